@@ -65,8 +65,11 @@ async def _reclaim(client, handle):
     return locked.resok4.lock_stateid
 
 
-def test_a_server_moves_from_a_host_that_hangs(hosts):
+def test_a_server_moves_from_a_host_that_hangs(cluster, hosts):
     one, two = hosts
+
+    def blocked():
+        return set(cluster.command("osd", "blocklist", "ls").splitlines())
 
     async def test():
         assert _takeover(one)[0] == 0
@@ -94,8 +97,10 @@ def test_a_server_moves_from_a_host_that_hangs(hosts):
         status, said = await asyncio.to_thread(_takeover, two, "--fence")
         assert status == 0, said
         assert f"{one.name}: may start here; it was taken from" in said
+        before = blocked()
         two.start()
         await two.ready()
+        assert blocked() - before, "CephFS takes what the frozen server still has in memory"
         ours = await _client(two)
         stateid = await _reclaim(ours, handle)
         await ours.run((p.OP_RECLAIM_COMPLETE, p.RECLAIM_COMPLETE4args(False)))
