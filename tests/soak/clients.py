@@ -33,7 +33,8 @@ PAUSE = 0.02
 TROUBLE = (OSError, EOFError, TimeoutError, Refused, AssertionError)
 """A connection that is lost, or a message that did not come whole."""
 _NO_ROOM = {nfs3.nfsstat3.NFS3ERR_NOSPC, nfs3.nfsstat3.NFS3ERR_IO, nfs3.nfsstat3.NFS3ERR_DQUOT}
-_values = itertools.count(1)
+values = itertools.count(1)
+"""What is written: each is written once."""
 
 
 class Unsure(OSError):
@@ -160,7 +161,7 @@ class Client3(Client):
             self._files = {known: file for known, file in self._files.items() if known[1] >= self.record.era - 1}
             self._files[key] = await self._create(b"data-%d-%d" % key[1:])
         if self.chance.random() < 0.5:
-            value = next(_values)
+            value = next(values)
             with self.record.operation(self.name, "write", key, value):
                 await self._write(self._files[key], value)
         else:
@@ -170,7 +171,7 @@ class Client3(Client):
     async def _renamed(self, key: Key) -> None:
         name = b"renamed-%d-%d" % key[1:]
         if self.chance.random() < 0.5:
-            value = next(_values)
+            value = next(values)
             source = b"new-%d" % value
             await self._write(await self._create(source), value)
             with self.record.operation(self.name, "write", key, value):
@@ -189,6 +190,8 @@ class Client3(Client):
         with self.record.operation(self.name, kind, key) as made:
             if kind == "create":
                 how = nfs3.createhow3(nfs3.createmode3.GUARDED, obj_attributes=attributes(mode=0o644))
+                if self.chance.random() < 0.5:
+                    how = nfs3.createhow3(nfs3.createmode3.EXCLUSIVE, verf=next(values).to_bytes(8, "big"))
                 found = await self._call("CREATE", nfs3.CREATE3args(there, how), nfs3.nfsstat3.NFS3ERR_EXIST)
             elif kind == "remove":
                 found = await self._call("REMOVE", nfs3.REMOVE3args(there), nfs3.nfsstat3.NFS3ERR_NOENT)

@@ -11,7 +11,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from nfsd.protocol import nfs4 as p
-from tests.soak.clients import PATIENCE, PAUSE, TROUBLE, Client, Door
+from tests.soak.clients import PATIENCE, PAUSE, TROUBLE, Client, Door, Unsure
 from tests.soak.record import Again, Key, Record
 from tests.soak.server import LEASE
 from tests.support.nfs4 import Client4, mode
@@ -256,6 +256,7 @@ class Locker(Client):
     async def _work(self, held: Held) -> None:
         """Write, and read it back: who has the lock is alone. Raises SessionLost, Lost if the lock is lost."""
         there = (p.OP_PUTFH, p.PUTFH4args(held.handle))
+        key: Key = "locked", *held.key[1:]
         for _ in range(self.chance.randrange(4)):
             self._tokens += 1
             token = b"%-16s%16d" % (self.name.encode(), self._tokens)
@@ -263,12 +264,14 @@ class Locker(Client):
             try:
                 assert held.lock is not None
                 args = p.WRITE4args(held.lock, 0, p.stable_how4.FILE_SYNC4, memoryview(token))
-                status, _ = await self._do(there, (p.OP_WRITE, args))
-                if status:
-                    continue
+                with self.record.operation(self.name, "write", key, token):
+                    status, _ = await self._do(there, (p.OP_WRITE, args))
+                    if status:
+                        raise Unsure
                 await asyncio.sleep(PAUSE * self.chance.random())
-                _, results = await self._do(there, (p.OP_READ, p.READ4args(held.lock, 0, 32)))
-                found = bytes(results[-1].resok4.data)
+                with self.record.operation(self.name, "read", key) as made:
+                    _, results = await self._do(there, (p.OP_READ, p.READ4args(held.lock, 0, 32)))
+                    made.result = found = bytes(results[-1].resok4.data)
                 self.record.counts["written and read under a lock"] += 1
                 if found != token:
                     self.record.finding(f"{self.name}: under its lock on {held.key} it wrote {token!r}, read {found!r}")
@@ -277,6 +280,8 @@ class Locker(Client):
                 raise
             except Again:
                 await asyncio.sleep(0.1)
+            except Unsure:
+                pass
             except SessionLost:
                 await self._recovered(held)
 

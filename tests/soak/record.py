@@ -13,7 +13,9 @@ from contextlib import contextmanager
 
 from tests.soak.histories import UNKNOWN, Lock, Model, Name, Operation, Register, Undecided, explained, told
 
-MODELS: dict[str, Model] = {"data": Register(), "renamed": Register(), "name": Name(), "lock": Lock()}
+MODELS: dict[str, Model] = {
+    "data": Register(), "locked": Register(), "renamed": Register(), "name": Name(), "lock": Lock(),
+}  # fmt: skip
 """By the kind of key."""
 Key = tuple[str, int, int]
 """Kind, era, number."""
@@ -37,6 +39,8 @@ class Record:
         """Called at each finding."""
         self._histories: dict[Key, list[Operation]] = defaultdict(list)
         self._cuts: list[tuple[float, float]] = []
+        self._over = 0
+        """Histories of eras before this one have been checked; what still happens to their keys is not recorded."""
 
     def finding(self, text: str) -> None:
         """Something that no server may do."""
@@ -48,13 +52,14 @@ class Record:
         """Record one. Whoever carries it out sets ``result``; if that ends with an exception the outcome is unknown,
         and if with Again, there was no operation."""
         made = Operation(client, kind, value, time.monotonic())
-        self._histories[key].append(made)
+        history = self._histories[key] if key[1] >= self._over else []
+        history.append(made)
         self.counts[f"{key[0]} {kind}"] += 1
         try:
             yield made
             made.ended = time.monotonic()
         except Again:
-            self._histories[key].remove(made)
+            history.remove(made)
             raise
         except BaseException:
             self.counts["without an answer"] += 1
@@ -71,6 +76,7 @@ class Record:
 
     def check(self, until: int) -> None:
         """Look at all histories of eras before that one, and forget them."""
+        self._over = until
         for key in [key for key in self._histories if key[1] < until]:
             history = self._histories.pop(key)
             kind = key[0]

@@ -27,7 +27,7 @@ def test_a_short_soak_finds_nothing() -> None:
     assert report.findings == []
     assert sum(report.faults.values()) > 5
     assert {"SIGKILL", "dropped connections"} <= report.faults.keys()
-    assert set(report.histories) == {"data", "lock", "name", "renamed", "operations"}
+    assert set(report.histories) == {"data", "lock", "locked", "name", "renamed", "operations"}
     assert report.operations["locks reclaimed"] > 0
     assert report.operations["close-to-open read"] > 0
     assert report.connections > 0

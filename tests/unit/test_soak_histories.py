@@ -7,6 +7,7 @@ import random
 import pytest
 
 from tests.soak.histories import UNKNOWN, Lock, Name, Operation, Register, explained
+from tests.soak.record import Record
 
 R, N, L = Register(), Name(), Lock()
 
@@ -123,3 +124,13 @@ def _made(chance, wrong):
 def test_a_register_that_is_one_is_explained_and_one_that_lies_is_not(seed):
     assert explained(_made(random.Random(seed), False), R)
     assert not explained(_made(random.Random(seed), True), R)
+
+
+def test_what_happens_to_a_key_whose_history_was_checked_is_not_recorded():
+    record = Record()
+    record.check(2)
+    with record.operation("a", "read", ("data", 1, 0)) as made:
+        made.result = 7
+    record.check(3)
+    assert not record.findings
+    assert not record.checked
