@@ -2,7 +2,8 @@
 it (Testing and Verifying Concurrent Objects, 1993), with a memory of what was tried.
 
 An operation took effect at one moment between its beginning and its end. One whose outcome nobody was told may take
-effect at any later moment, or never. A power cut is an operation of its own, after which a value is one that may have
+effect at any later moment, or never. One that a kernel may have had done before, without telling, is there once more,
+*perhaps*. A power cut is an operation of its own, after which a value is one that may have
 been on the disk: what was last acknowledged as stable, or what was under way after it.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 UNKNOWN = math.inf
@@ -30,6 +31,8 @@ class Operation:
     """CLOCK_MONOTONIC, in seconds; ``ended``, too."""
     ended: float = UNKNOWN
     result: Any = None
+    perhaps: bool = False
+    """It may have happened between the two times, or never."""
 
     @property
     def known(self) -> bool:
@@ -146,9 +149,26 @@ def needed(history: Sequence[Operation], model: Model) -> list[Operation]:
     return [one for one in history if one.known or one.kind != "write" or one.value in seen]
 
 
+def _distinct(left: Sequence[int], operations: Sequence[Operation]) -> list[int]:
+    """Without those of unknown outcome that do the same as one that began before: it can be done in their place, and
+    they, if at all, in its."""
+    seen = set()
+    distinct = []
+    for number in left:
+        one = operations[number]
+        if not one.known:
+            what = one.client if one.kind in ("acquire", "release") else "", one.kind, one.value
+            if what in seen:
+                continue
+            seen.add(what)
+        distinct.append(number)
+    return distinct
+
+
 def explained(history: Sequence[Operation], model: Model) -> bool:
     """Whether there is an order of the operations that explains their results. Raises Undecided."""
     operations = sorted(needed(history, model), key=lambda one: (one.ended, one.begun))
+    unsure = [replace(one, ended=UNKNOWN) if one.perhaps else one for one in operations]
     everything = sum(1 << number for number, one in enumerate(operations) if one.known)
     tried: set[tuple[int, Any]] = set()
     waiting = [(0, model.initial)]
@@ -159,10 +179,11 @@ def explained(history: Sequence[Operation], model: Model) -> bool:
         left = [number for number in range(len(operations)) if not done >> number & 1]
         first_end = operations[left[0]].ended
         # What began after another one's end cannot come before it. The one that ends first is tried first.
-        for number in reversed(left):
+        for number in reversed(_distinct(left, operations)):
             if operations[number].begun > first_end:
                 continue
-            for after in model.step(state, operations[number]):
+            never = [state] if operations[number].perhaps else []
+            for after in (*model.step(state, unsure[number]), *never):
                 reached = done | 1 << number, after
                 if reached not in tried:
                     tried.add(reached)

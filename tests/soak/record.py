@@ -65,6 +65,11 @@ class Record:
             self.counts["without an answer"] += 1
             raise
 
+    def perhaps(self, client: str, kind: str, key: Key, value: object, begun: float) -> None:
+        """This may have been done, once, between then and now; nobody was told."""
+        if key[1] >= self._over:
+            self._histories[key].append(Operation(client, kind, value, begun, time.monotonic(), perhaps=True))
+
     def released(self, client: str, key: Key, begun: float) -> None:
         """The client has lost a lock, or never had it, some time between then and now."""
         self._histories[key].append(Operation(client, "release", None, begun, time.monotonic()))

@@ -28,6 +28,10 @@ def on(kind, begun, ended, result, client="a"):
     return Operation(client, kind, None, begun, ended, result)
 
 
+def perhaps(kind, begun, ended):
+    return Operation("p", kind, None, begun, ended, perhaps=True)
+
+
 HISTORIES = {
     "read behind write": (R, [write(1, 0, 1), read(1, 2, 3)], True),
     "the old value behind a write": (R, [write(1, 0, 1), read(None, 2, 3)], False),
@@ -67,6 +71,22 @@ HISTORIES = {
         True,
     ),
     "a created name does not outlive a cut": (N, [on("create", 0, 1, True), cut(2, 3), on("look", 4, 5, False)], False),
+    "perhaps made before it was made": (
+        N,
+        [
+            on("create", 0, 9, True),
+            perhaps("create", 0, 9),
+            on("remove", 1, 2, True, "b"),
+            on("remove", 3, 4, True, "b"),
+        ],
+        True,
+    ),
+    "perhaps made, but not later": (
+        N,
+        [on("create", 0, 1, True), perhaps("create", 0, 1), on("remove", 2, 3, True, "b"), on("look", 4, 5, True)],
+        False,
+    ),
+    "perhaps never": (N, [perhaps("create", 0, 1), on("look", 2, 3, False)], True),
     "a lock after the other": (
         L,
         [
