@@ -18,7 +18,7 @@
 #   make test-ceph  CephFS as an export, and records in RADOS, on a Ceph cluster that it starts (230 MB of packages); make test has a short run where they are there
 #   make test-faults      what a server that misbehaves does to a Linux client (GUEST= as above); not part of make test
 #   make hostile SECONDS=60  attack a running server in every way, for a minute each, and print a table; make test has a second of each
-#   make test-soak SOAK=10m  clients whose histories are checked, while the server is killed and its power cut; an hour unless told
+#   make test-soak SOAK=10m  clients whose histories are checked, while the server is killed and its power cut; an hour unless told. SOAK="10m --guest": with a Linux client, too
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make fuzz TARGET=iwarp MINUTES=10  fuzz the code that takes octets from peers (docs/fuzzing.md); not part of make test
 #   make deb        a Debian package, in ./dist
@@ -208,7 +208,7 @@ SOAK ?= 1h
 SEED ?= 1
 KILLS ?= 0
 
-test-soak: tools develop
+test-soak: tools develop $(if $(filter --guest --devices,$(SOAK)),lab)
 	$(BIN)/python -u -m tests.soak --time $(SOAK) --seed $(SEED) --kills $(KILLS) --json soak.json --log soak.log
 
 TARGET ?= iwarp

@@ -8,8 +8,10 @@ import re
 import shutil
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
+from tests.soak.guest import LinuxGuest
 from tests.soak.report import Report
 from tests.soak.run import Options, Run
 from tests.soak.server import Server
@@ -43,14 +45,26 @@ def main() -> int:
     parser.add_argument(
         "--kills", type=int, default=0, help="SIGKILLs that there are to be; several in a row, if need be"
     )
+    parser.add_argument(
+        "--guest", action="store_true", help="a Linux client, too, in a guest that mounts over RDMA (siw)"
+    )
+    parser.add_argument("--devices", action="store_true", help="remove that guest's RDMA device now and then")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything there")
     parser.add_argument("--log", type=Path, metavar="FILE", help="keep the server's log there")
     chosen = parser.parse_args()
     options = Options(
-        chosen.time, chosen.seed, chosen.calm, clients=chosen.clients, rate=chosen.rate, kills=chosen.kills
+        chosen.time,
+        chosen.seed,
+        chosen.calm,
+        clients=chosen.clients,
+        rate=chosen.rate,
+        kills=chosen.kills,
+        devices=chosen.devices,
     )
-    with Server(forked=bool(chosen.kills)) as server:
-        report = asyncio.run(run(Run(options, server)))
+    with ExitStack() as stack:
+        guest = stack.enter_context(LinuxGuest(chosen.time + 1800)) if chosen.guest or chosen.devices else None
+        server = stack.enter_context(Server(forked=bool(chosen.kills)))
+        report = asyncio.run(run(Run(options, server, guest)))
         if chosen.log:
             shutil.copyfile(server.log, chosen.log)
     if chosen.json:

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from tests.soak.clients import Door
+from tests.soak.guest import LinuxGuest
 from tests.soak.lockers import Locker
 from tests.soak.record import Record
 from tests.soak.server import Server
@@ -24,6 +25,7 @@ WEIGHTS = {
     "delayed connections": 3,
     "reload": 2,
     "eviction": 2,
+    "device removed": 2,
 }
 """How often each comes, in relation to the others."""
 DEADLY = {"SIGKILL", "power cut"}
@@ -40,11 +42,11 @@ class Schedule:
 
     def __init__(
         self, server: Server, doors: Sequence[Door], lockers: Sequence[Locker], record: Record, seed: int,
-        kills: float = 0.0,
+        kills: float = 0.0, devices: LinuxGuest | None = None,
     ) -> None:  # fmt: skip
-        """``kills``: how many there are to be in a second, if need be several in a row."""
+        """``kills``: how many there are to be in a second, if need be several in a row. ``devices``: their owner."""
         self.server, self.doors, self.lockers, self.record = server, doors, lockers, record
-        self.kills = kills
+        self.kills, self.devices = kills, devices
         self.begun = time.monotonic()
         self.chance = random.Random(seed)
         self.made: Counter[str] = Counter()
@@ -58,7 +60,9 @@ class Schedule:
             allowed = {
                 name: weight
                 for name, weight in WEIGHTS.items()
-                if (deadly.is_set() or name not in DEADLY) and (self.server.disk.real or name not in ON_DISK)
+                if (deadly.is_set() or name not in DEADLY)
+                and (self.server.disk.real or name not in ON_DISK)
+                and (self.devices is not None or name != "device removed")
             }
             name = self.chance.choices(list(allowed), list(allowed.values()))[0]
             if deadly.is_set() and self._due() > MOST_IN_A_ROW // 2:
@@ -100,6 +104,9 @@ class Schedule:
                 await asyncio.to_thread(self.server.disk.fill)
                 await asyncio.sleep(seconds)
                 await asyncio.to_thread(self.server.disk.clear)
+            case "device removed":
+                assert self.devices is not None
+                await self.devices.without_device(seconds)
             case _:
                 await self._gentle(name, seconds)
 

@@ -18,8 +18,11 @@ class Relay(Passage):
         super().__init__("127.0.0.1", port, source)
         self.delay = 0.0
         """Seconds that each piece waits, in both directions."""
+        self.connections = 0
+        """Made so far."""
 
     def ways(self, onward: asyncio.StreamWriter) -> tuple[Way, Way]:
+        self.connections += 1
         return _Delayed(self), _Delayed(self)
 
 

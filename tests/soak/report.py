@@ -122,6 +122,8 @@ class Report:
             "Calls of the native generator": f"{self.native_calls:,}",
             "Longest start": f"{self.longest_start:.1f} s",
         }
+        if told := self.operations.get("guest: operations"):
+            rows["System calls of Linux in histories"] = f"{told:,}"
         if self.growth is not None:
             one = self.growth
             rows["Memory of the longest life"] = (

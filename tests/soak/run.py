@@ -18,6 +18,7 @@ from tests.hostile.server import REPO
 from tests.nfs3_client import Nfs3Client
 from tests.soak.clients import Client, Client3, CloseToOpen, Door
 from tests.soak.faults import Schedule
+from tests.soak.guest import GuestClient, LinuxGuest
 from tests.soak.lockers import Locker
 from tests.soak.record import Record
 from tests.soak.report import Report
@@ -45,6 +46,8 @@ class Options:
     """Connections made and dropped, a second."""
     kills: int = 0
     """SIGKILLs that there are to be at least; 0: as the schedule comes to them."""
+    devices: bool = False
+    """Remove the guest's RDMA device now and then, if there is a guest."""
     until_found: bool = False
     """End at the first finding."""
 
@@ -52,8 +55,8 @@ class Options:
 class Run:
     """All that goes on."""
 
-    def __init__(self, options: Options, server: Server) -> None:
-        self.options, self.server = options, server
+    def __init__(self, options: Options, server: Server, guest: LinuxGuest | None = None) -> None:
+        self.options, self.server, self.guest = options, server, guest
         self.record = Record()
         self.uses: list[Use] = []
         self.churned = [0, 0]
@@ -69,11 +72,10 @@ class Run:
 
     async def go(self) -> Report:
         """To its end."""
-        begun = time.monotonic()
         pool = Pool(512 << 20)
         provider = SoftIwarp(pool, SoftIwarpOptions(mpa_timeout=20.0))
         count = self.options.clients
-        doors = [Door(number, self.server.tcp, self.server.rdma, provider, pool) for number in range(2 * count + 3)]
+        doors = [Door(number, self.server.tcp, self.server.rdma, provider, pool) for number in range(2 * count + 5)]
         for door in doors:
             for relay in door.relays.values():
                 await relay.open()
@@ -87,11 +89,21 @@ class Run:
 
         clients = [client(Client3, "files", number) for number in range(count)]
         lockers = [client(Locker, "locks", number) for number in range(count, 2 * count)]
+        at_guest = doors[2 * count + 3 :]
+        guests: list[GuestClient] = []
+        if self.guest is not None:
+            guests = await self.guest.clients(self.server, at_guest, self.record, self.options.seed)
+        begun = time.monotonic()
         storm = self.options.seconds * (1 - self.options.calm)
         schedule = Schedule(self.server, doors, [one for one in lockers if isinstance(one, Locker)], self.record,
-                            self.options.seed, self.options.kills / max(storm, 1.0))  # fmt: skip
-        readers = CloseToOpen(doors[2 * count :], self.record)
-        working = [*(one.live() for one in (*clients, *lockers)), readers.live()]
+                            self.options.seed, self.options.kills / max(storm, 1.0),
+                            self.guest if self.options.devices else None)  # fmt: skip
+        readers = CloseToOpen(doors[2 * count : 2 * count + 3], self.record)
+        working = [
+            *(one.live() for one in (*clients, *lockers)),
+            *(one.live() for one in guests),
+            readers.live(),
+        ]
         tasks = [asyncio.ensure_future(one) for one in (*working, self._eras(schedule), self._watch(), self._churn())]
         faults = asyncio.ensure_future(schedule.live(self._deadly))
         try:
@@ -101,6 +113,8 @@ class Run:
                 await asyncio.sleep(min(SETTLES, self.options.seconds / 4))
         finally:
             await self._stop(tasks)
+            if self.guest is not None:
+                await self.guest.leave(self.record)
             try:
                 async with asyncio.timeout(PATIENCE):
                     for door in doors:
