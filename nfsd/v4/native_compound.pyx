@@ -8,8 +8,7 @@ operations. Imports :mod:`nfsd.v4.under_way`, the native parts of the state engi
 This is the one frame for all COMPOUNDs: their tag and minor version, which operation may stand where, the slot and the reply
 that it keeps, how much a reply may have, how failures are told, what is counted. SEQUENCE comes first, and is carried out first:
 the COMPOUND holds its slot, so that a retransmission finds it in use (RFC 8881 section 2.10.6.2). NFSv4.0 has no sessions: its
-COMPOUNDs begin with their first operation, stateids tell the client, and one that may change something is under the RPC replay
-cache.
+COMPOUNDs begin with their first operation, stateids tell the client, and changes are under the RPC replay cache.
 
 Operation. Each operation is carried out when its turn comes. It is answered, with success or a failure, which ends the
 COMPOUND; or it waits, or is declined. Whatever an operation that is declined or waits has done is nothing that shows. One that

@@ -38,6 +38,8 @@ exec unshare --mount --propagation private sh -eu -c '
     "$own_dev" "$root"
     mount -t tmpfs none "$root/run"
     cp -L /etc/resolv.conf "$root/etc/resolv.conf"
+    # Whoever installs a Debian leaves it this file.
+    [ -e "$root/etc/hosts" ] || echo "127.0.0.1 localhost" >"$root/etc/hosts"
     # A registry of the place has a certificate of the place.
     mkdir -p "$root/etc/ssl/certs"
     mount --bind /etc/ssl/certs "$root/etc/ssl/certs"
