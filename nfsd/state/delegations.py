@@ -99,6 +99,11 @@ class DelegationTable:
         self._asked: dict[Client, float] = {}
         self._to_ask: dict[Client, int] = {}
 
+    @property
+    def limit(self) -> int:
+        """How many there may be at a time."""
+        return self._engine.limits.delegations
+
     # -- giving --------------------------------------------------------------------------------------------------
     def offer(self, client: Client, file_key: bytes, *, write: bool, reclaim: bool = False) -> Delegation | Why:
         """A delegation for the client, or why there is none. ``reclaim``: the client had it before the restart, so
@@ -195,6 +200,10 @@ class DelegationTable:
     def hold(self, file_key: bytes) -> Hold:
         """``with table.hold(key):`` nobody is given a delegation of the file meanwhile."""
         return Hold(self._holds, file_key)
+
+    def is_held(self, file_key: bytes) -> bool:
+        """Whether somebody holds the file, or the names in a directory."""
+        return file_key in self._holds
 
     # -- conflicts -----------------------------------------------------------------------------------------------
     def clear(

@@ -64,7 +64,7 @@ class Delegations(Protocol):
 
     @property
     def active(self) -> bool:
-        """Whether there are any."""
+        """Whether files are delegated at all."""
 
     async def cleared(self, file_key: bytes, *, write: bool) -> bool:
         """Whether no delegation conflicts any more; what does is being recalled."""

@@ -5,16 +5,19 @@ Owns :func:`give`; imports the state engine's records, and the file service's le
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from nfsd.protocol import nfs4 as p
 from nfsd.state.clients import Client
 from nfsd.state.records import Delegation
 from nfsd.v4.delegated_times import FORGOTTEN
 from nfsd.v4.keeping import Descriptors
-from nfsd.v4.opened import undelegated
+from nfsd.v4.opened import names_unchanged, undelegated
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.leases import LeaseHold
 from nfsd.vfs.service import Node
 from nfsd.vfs.store_mounts import is_shared
+from nfsd.vfs.types import BadHandle, Credential, CrossingRefused
 
 _WRITE = p.OPEN4_SHARE_ACCESS_WRITE
 SIGNALS = (
@@ -31,13 +34,25 @@ the change time on Linux, which it must not (RFC 9754 section 5)."""
 _WHY = p.why_no_delegation4
 
 
+class Named(NamedTuple):
+    """The name by which an OPEN has found its file."""
+
+    credential: Credential
+    """Of the caller in the directory."""
+    directory: Node
+    name: bytes
+    change: int
+    """The directory's change attribute when the name led to the file."""
+
+
 async def give(
     server: Nfs4Server, client: Client, node: Node, opened: Descriptors, access: int, want: int,
-    referring: tuple[bytes, int, int] | None, *, times: bool = False, reclaim: int = 0, patient: bool = True,
+    referring: tuple[bytes, int, int] | None, *,
+    named: Named | None = None, times: bool = False, reclaim: int = 0, patient: bool = True,
 ) -> Delegation | p.why_no_delegation4:  # fmt: skip
     """The delegation, or why there is none. ``referring``: the session, slot and sequence id of the request;
-    ``times``: the client wants to tell the file's times. Unless ``patient``, nothing is waited for: what stands in the
-    way of a lease makes it none."""
+    ``named``: the name by which the file was opened; ``times``: the client wants to tell the file's times. Unless
+    ``patient``, no lease is waited for: what stands in its way makes it none."""
     write = reclaim in WRITING if reclaim else bool(access & _WRITE)
     recalls, table = server.recalls, server.engine.delegations
     callable_ = await recalls.learn_whether_to_delegate(client) if reclaim else recalls.can_delegate(client)
@@ -56,8 +71,8 @@ async def give(
     held = table.held_by(client, node.key)
     if held is not None:
         return has_one(held, want)
-    if node.inode.serial.busy or node.inode.changing:
-        return _WHY.WND4_CONTENTION  # somebody's write or removal is under way
+    if node.inode.serial.busy or node.inode.changing or (named and table.is_held(named.directory.key)):
+        return _WHY.WND4_CONTENTION  # somebody's write or removal is under way, or may be
     made = table.offer(client, node.key, write=write, reclaim=bool(reclaim))
     if not isinstance(made, Delegation):
         return made
@@ -77,6 +92,9 @@ async def give(
         if write:
             told = times or reclaim == _TYPES.OPEN_DELEGATE_WRITE_ATTRS_DELEG
             await _note_what_is(server, made, node, told=told, reclaimed=bool(reclaim))
+        if not reclaim and not await _is_named(server, node, named):
+            table.release(made)
+            return _WHY.WND4_CONTENTION
     except BaseException:
         table.release(made)
         raise
@@ -85,6 +103,20 @@ async def give(
     if not callable_ or shared:
         table.recall(made)
     return made
+
+
+async def _is_named(server: Nfs4Server, node: Node, named: Named | None) -> bool:
+    """Whether the file still has the name by which it was opened, or any. Its holder will rely on the name (RFC 8881
+    section 10.4.1), and a change that was made before the delegation was offered has recalled nothing."""
+    if named is None:
+        return (await server.service.attributes(node)).nlink > 0
+    if names_unchanged(named.directory, named.change):
+        return True
+    try:
+        found, _ = await server.service.lookup(named.credential, named.directory, named.name)
+    except (OSError, BadHandle, CrossingRefused):
+        return False
+    return found.key == node.key
 
 
 async def _note_what_is(server: Nfs4Server, made: Delegation, node: Node, *, told: bool, reclaimed: bool) -> None:

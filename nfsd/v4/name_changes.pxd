@@ -30,6 +30,7 @@ cdef class Carried(Errand):
 
 
 cdef NameChange begun(Work brought)
+cdef bytes octets_of(opaque_t *name)
 
 
 cdef class NameChanges(Nfs4Changes):

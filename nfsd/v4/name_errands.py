@@ -78,9 +78,10 @@ async def _recall(
     server: Nfs4Server, client: Client | None, hold: ExitStack, credential: Credential, *places: tuple[Node, bytes]
 ) -> list[bool]:
     """No other client has a delegation of the files of these names until ``hold`` is closed: their holders rely on the
-    names too (RFC 8881 section 10.4.1). Says which of the names there are, if anything is delegated at all. Raises
-    DELAY, and OSError where it cannot be known which files those are: a shortage may be over before the change."""
-    if not server.engine.delegations.count:
+    names too (RFC 8881 section 10.4.1). That nothing is delegated yet does not matter: it might be before the name is
+    changed. Says which of the names there are, if files are delegated at all. Raises DELAY, and OSError where it cannot
+    be known which files those are: a shortage may be over before the change."""
+    if not server.recalls.active:
         return [False] * len(places)
     there = []
     for directory, name in places:

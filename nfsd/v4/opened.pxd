@@ -1,6 +1,6 @@
 """C declarations of what all OPENs have in common whose file is found."""
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from nfsd.state.records cimport OpenState
 from nfsd.vfs.records cimport Credential, Node, OpenFile
@@ -8,4 +8,5 @@ from nfsd.vfs.records cimport Credential, Node, OpenFile
 cpdef OpenFile open_already(server, Credential credential, Node node, int access)
 cpdef int take_over(OpenState state, OpenFile opened, Node node, int access, caller, str host) except -1
 cpdef uint32_t rflags(OpenState state, bint callable_) except? 0xFFFFFFFF
+cpdef bint names_unchanged(Node directory, uint64_t change)
 cpdef object undelegated(uint32_t want, bint callable_)

@@ -14,5 +14,8 @@ def take_over(state: OpenState, opened: OpenFile, node: Node, access: int, calle
 def rflags(state: OpenState, callable_: bool) -> int:
     """OPEN4_RESULT_* of an OPEN of a client that can be called or not."""
 
+def names_unchanged(directory: Node, change: int) -> bool:
+    """Whether no name in the directory has been changed, as far as is known, since its change attribute was this."""
+
 def undelegated(want: int, callable_: bool) -> p.why_no_delegation4 | None:
     """Why no delegation comes with an OPEN that has this wish, of a client that can be called or not; None: one may."""

@@ -4,7 +4,7 @@ Owns the descriptor that is open already, what an open that has been granted kee
 Imports the state engine's records and the file service's.
 """
 
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 
 from nfsd.state.files cimport FileState
 from nfsd.state.owners cimport OpenOwner
@@ -58,6 +58,10 @@ cpdef uint32_t rflags(OpenState state, bint callable_) except? 0xFFFFFFFF:
     if callable_ and owner.client.minor:
         flags |= OPEN4_RESULT_MAY_NOTIFY_LOCK
     return flags
+
+
+cpdef bint names_unchanged(Node directory, uint64_t change):
+    return directory.inode.change.value == change
 
 
 cpdef object undelegated(uint32_t want, bint callable_):

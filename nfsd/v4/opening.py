@@ -27,7 +27,7 @@ from nfsd.state.records import Delegation, OpenState
 from nfsd.state.types import Stateid, StateidLike
 from nfsd.v4.arrivals import Barred
 from nfsd.v4.attributes import EXCLUSIVE_CREATE, mask_of
-from nfsd.v4.giving import SIGNALS, give
+from nfsd.v4.giving import SIGNALS, Named, give
 from nfsd.v4.name_errands import clear_names, tell
 from nfsd.v4.names import check_name
 from nfsd.v4.notifying import ADD, Event, added
@@ -73,6 +73,8 @@ class Asked(NamedTuple):
     """Whether a delegation is to take the place of an open stateid (RFC 9754 section 4)."""
     times: bool = False
     """Whether a delegation is to be one of the file's times, too (RFC 9754 section 5)."""
+    named: Named | None = None
+    """The name by which the file was found; None: by its handle."""
 
 
 class Claim(NamedTuple):
@@ -203,8 +205,9 @@ async def _delegation(
         # A v4.0 owner that must yet confirm may be a stray retransmission's; under a delegation there is one already.
         return _WHY.WND4_RESOURCE
     return await give(
-        server, client, node, state.opened, state.access, asked.want, asked.request, times=asked.times, patient=patient
-    )
+        server, client, node, state.opened, state.access, asked.want, asked.request,
+        named=asked.named, times=asked.times, patient=patient,
+    )  # fmt: skip
 
 
 # -- the rare ways to find a file --------------------------------------------------------------------------------------
@@ -256,6 +259,8 @@ async def open_rarely(asked: Asked, where: Where, args: p.OPEN4args) -> tuple[Op
     if node.type is not FileType.REG:
         raise Nfs4Error(_irregular(node, where.minor))
     credential = await _credential(asked, where, node)
+    if args.claim.file is not None:
+        asked = asked._replace(named=Named(where.credential, where.node, args.claim.file, target.after))
     return await open_file(asked, credential, node, None, target.created, target.claim), target
 
 

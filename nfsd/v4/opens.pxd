@@ -45,10 +45,10 @@ cdef class Nfs4Opens(NameChanges):
     cdef int open(self, Arguments *arguments, Place place) except -1
     cdef bint usual(self, Arguments *arguments, const uint8_t **how) except -1
     cdef int open_turn(self, bint reclaim, bint held, Work brought, Arguments *arguments, Place place) except -1
-    cdef object asked(self)
-    cdef int open_now(self, Opening opening, OpenFile opened, bint created) except -1
+    cdef object asked(self, Opening opening, opaque_t *name)
+    cdef int open_now(self, Opening opening, opaque_t *name, OpenFile opened, bint created) except -1
     cdef int grant(
-        self, OpenTable table, ClientRecord client, Opening opening, OpenFile opened, bint created
+        self, OpenTable table, ClientRecord client, Opening opening, opaque_t *name, OpenFile opened, bint created
     ) except -1
     cdef int through(self, Opening opening, Arguments *arguments, Place place) except -1
     cdef int open_there(

@@ -26,7 +26,7 @@ from nfsd.v4.native_compound cimport left, padded, room
 from nfsd.v4.owners cimport BEGUN, store_stateid
 from nfsd.v4.fattr cimport WORDS, store_mask
 from nfsd.v4.given cimport load_given
-from nfsd.v4.name_changes cimport DONE, begun
+from nfsd.v4.name_changes cimport DONE, begun, octets_of
 from nfsd.v4.opened cimport open_already, rflags, take_over, undelegated
 from nfsd.vfs.native_files cimport NAME_MAX, UTIME_OMIT, no, no_changes
 from nfsd.vfs.name_changes cimport MAKE_FILE, NameChange, Walk
@@ -71,6 +71,7 @@ cdef uint32_t WITHOUT = declared.OPEN4_RESULT_NO_OPEN_STATEID
 cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
 cdef object Asked = opening.Asked
+cdef object Named = opening.Named
 cdef object Where = opening.Where
 cdef object opened_later = opening.open_file
 cdef object opening_delegated = opening.delegated
@@ -199,21 +200,24 @@ cdef class Nfs4Opens(NameChanges):
         self.state.opens.check_claim(client, reclaim, held)
         return BEGUN
 
-    cdef object asked(self):
-        """Who asks for what (:class:`nfsd.v4.opening.Asked`)."""
+    cdef object asked(self, Opening opening, opaque_t *name):
+        """Who asks for what (:class:`nfsd.v4.opening.Asked`), and by what name in the current directory; NULL: by none."""
+        cdef object by = None
+        if name != NULL:
+            by = Named(self.standing.credential, self.current, octets_of(name), opening.after)
         if self.minor:
             return Asked(
                 self.server, self.client, self.owner, self.caller.credential, self.share, self.denied, self.share_access & WANT,
                 (self.session.sessionid, self.slotid, self.sequenceid), self.share_access & EITHER != 0,
-                self.share_access & TIMESTAMPS != 0,
+                self.share_access & TIMESTAMPS != 0, by,
             )
         return Asked(
-            self.server, self.turn.client, self.turn, self.caller.credential, self.share, self.denied, 0, None
+            self.server, self.turn.client, self.turn, self.caller.credential, self.share, self.denied, 0, None, False, False, by
         )
 
-    cdef int open_now(self, Opening opening, OpenFile opened, bint created) except -1:
-        """Open the file without a coroutine if nothing stands in the way, and nothing has to be waited for. ``opened``: what
-        its creation has left open, with a count that is taken over."""
+    cdef int open_now(self, Opening opening, opaque_t *name, OpenFile opened, bint created) except -1:
+        """Open the file without a coroutine if nothing stands in the way, and nothing has to be waited for. ``name``: that by
+        which it was found, or NULL; ``opened``: what its creation has left open, with a count that is taken over."""
         cdef OpenTable table = self.state.opens
         cdef ClientRecord client = self.client if self.minor else self.turn.client
         self.files.pause()  # Python code of the server runs as the server
@@ -223,12 +227,12 @@ cdef class Nfs4Opens(NameChanges):
             if opened is None:
                 opened = open_already(self.server, opening.credential, opening.node, self.share)
             if opened is not None:
-                return self.grant(table, client, opening, opened, created)
-        opening.coroutine = opened_later(self.asked(), opening.credential, opening.node, opened, created)
+                return self.grant(table, client, opening, name, opened, created)
+        opening.coroutine = opened_later(self.asked(opening, name), opening.credential, opening.node, opened, created)
         return 0
 
     cdef int grant(
-        self, OpenTable table, ClientRecord client, Opening opening, OpenFile opened, bint created
+        self, OpenTable table, ClientRecord client, Opening opening, opaque_t *name, OpenFile opened, bint created
     ) except -1:
         """The share reservation, and what comes with it."""
         cdef uint32_t want = self.share_access & WANT if self.minor else 0
@@ -248,7 +252,7 @@ cdef class Nfs4Opens(NameChanges):
         # A v4.0 owner that must yet confirm may be a stray retransmission's.
         given = undelegated(want, reachable) if owner.confirmed else UNCONFIRMED
         if given is None:
-            opening.coroutine = opening_delegated(self.asked(), opening.node, state, flags, patient=not created)
+            opening.coroutine = opening_delegated(self.asked(opening, name), opening.node, state, flags, patient=not created)
         else:
             opening.result = state.stateid, flags, given
         return 0
@@ -296,7 +300,7 @@ cdef class Nfs4Opens(NameChanges):
         found = opening_of(None, node, None, behind - arguments.at)
         found.credential = self.standing.credential
         found.before = found.after = change
-        self.open_now(found, None, False)
+        self.open_now(found, name if claim == CLAIM_NULL else NULL, None, False)
         return self.through(found, arguments, place)
 
     cdef Node named(self, opaque_t *name, Work brought, int *error):
@@ -330,7 +334,7 @@ cdef class Nfs4Opens(NameChanges):
         where = Where(
             self.caller.transport, self.minor, self.current, self.standing.credential, self.stateid
         )
-        whole = opening_of(opening.open_rarely(self.asked(), where, args), None, None, used)
+        whole = opening_of(opening.open_rarely(self.asked(None, NULL), where, args), None, None, used)
         whole.rare = True
         return self.through(whole, arguments, place)
 
@@ -439,8 +443,8 @@ cdef class Nfs4Opens(NameChanges):
         opened, change.opened = change.opened, None
         made = opening_of(None, change.made, change, behind - arguments.at)
         made.credential = <Credential?>change.credential
-        self.open_now(made, opened, True)
         made.before, made.after = change.change_before, change.change_after
+        self.open_now(made, name, opened, True)
         memcpy(made.shown, how.shown, sizeof(made.shown))
         return self.through(made, arguments, place)
 

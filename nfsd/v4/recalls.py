@@ -139,8 +139,8 @@ class Recalls:
 
     @property
     def active(self) -> bool:
-        """Whether there are any delegations."""
-        return self.table.count > 0
+        """Whether files are delegated at all."""
+        return self.table.limit > 0
 
     async def cleared(self, file_key: bytes, *, write: bool) -> bool:
         """As ``clear``, for NFSv3: whether nothing is in the way (any more)."""
