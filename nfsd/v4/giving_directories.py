@@ -90,6 +90,9 @@ async def give_directory(
             if made.lease is None:
                 table.release(made)
                 return None
+        if not (await service.attributes(node)).nlink:
+            table.release(made)
+            return None  # it was removed before the delegation was there, and nobody would recall it
     except BaseException:
         table.release(made)
         raise

@@ -22,7 +22,7 @@ from tests.support.directories import (
     populated,
     refused,
 )
-from tests.support.nfs4 import Client4, mode, wanted
+from tests.support.nfs4 import Client4, Failed, mode, wanted
 
 MINORS = [1, 2]
 
@@ -46,6 +46,26 @@ def test_a_directory_is_delegated_once_to_a_client_and_returned(tmp_path, minor)
         assert (one.end.recalls, two.end.recalls) == (0, 0)
 
     with_two(tmp_path, minor, test)
+
+
+@pytest.mark.parametrize("leases", [True, False])
+def test_a_directory_that_is_removed_meanwhile_is_not_delegated(tmp_path, monkeypatch, leases):
+    async def test(server, export, one, two):
+        (export / "d").mkdir()
+        access = server.service.access
+
+        async def removed(*args):
+            allowed = await access(*args)
+            monkeypatch.undo()
+            await two.run(*two.path("/0"), (p.OP_REMOVE, p.REMOVE4args(b"d")))
+            return allowed
+
+        monkeypatch.setattr(server.service, "access", removed)
+        with pytest.raises(Failed, match="NFS4ERR_STALE"):
+            await given(one)
+        assert server.engine.delegations.count == 0
+
+    with_two(tmp_path, 1, test, leases=leases)
 
 
 @pytest.mark.parametrize("leases", [True, False])
