@@ -26,7 +26,9 @@ def test_a_short_soak_finds_nothing() -> None:
     print(report.table())
     assert report.findings == []
     assert sum(report.faults.values()) > 5
-    assert {"SIGKILL", "dropped connections"} <= report.faults.keys()
+    # Of what ends the server, a busy machine may have had time for one thing only.
+    assert report.faults.keys() & {"SIGKILL", "power cut"}
+    assert "dropped connections" in report.faults
     assert set(report.histories) == {"data", "lock", "locked", "name", "renamed", "operations"}
     assert report.operations["locks reclaimed"] > 0
     assert report.operations["close-to-open read"] > 0

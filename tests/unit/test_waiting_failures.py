@@ -177,7 +177,8 @@ def test_an_fsync_that_is_not_waited_for_is_not_left_behind(tmp_path, monkeypatc
             warnings.simplefilter("always")
             assert (await both.direct.call(COMMIT, commit))[16:24] == 2 * SUCCESS
             gc.collect()
-        assert [str(warning.message) for warning in seen] == []
+        # A socket that an earlier test has left unclosed may be collected here as well: that is a ResourceWarning.
+        assert [str(one.message) for one in seen if issubclass(one.category, RuntimeWarning)] == []
         assert not both.answered(COMMIT)
 
     on_disk(tmp_path, scenario)
