@@ -1,6 +1,6 @@
 """Servers over one CephFS directory, each a process, and a client of each version of NFS at any of them.
 
-Owns the processes; imports the clients. No client keeps anything in a cache: what one is told is what its gateway says.
+Imports the clients. No client keeps anything in a cache: what one is told is what its gateway says.
 """
 
 from __future__ import annotations
@@ -8,18 +8,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
 from nfsd.protocol import nfs4 as p
 from nfsd.protocol import nlm4 as n
 from rpcrdma.xdr import pack
+from tests.ceph.process import Process
 from tests.nfs3_client import Nfs3Client, Nfs3Failure
 from tests.support.nfs4 import Client4, Failed, mode, values, wanted
 from tests.support.over_tcp import OverTcp
@@ -31,14 +27,12 @@ PLACE: Final = "/tried"
 _names = itertools.count()
 
 
-class Gateway:
+class Gateway(Process):
     """One server, with a state directory of its own."""
 
     def __init__(self, directory: Path, options: dict[str, Any], name: str, settings: dict[str, Any]) -> None:
         """``name``: what it is called in the cluster. ``settings``: of the server, beside what every gateway has."""
         self.name = name
-        self.directory = directory / name
-        self.directory.mkdir()
         self.port, self.rdma, self.mountd, self.nlm = (free_port() for _ in range(4))
         server = {
             "listen": [f"tcp://{HOST}:{self.port}", f"rdma://{HOST}:{self.rdma}"], "mountd_port": self.mountd,
@@ -46,55 +40,7 @@ class Gateway:
             "name": name, **settings,
         }  # fmt: skip
         export = {"backend": "cephfs", "pseudo": PLACE, "squash": "none", "options": {**options, "gateway": name}}
-        self.file = self.directory / "exports.yaml"
-        self.file.write_text(yaml.safe_dump({"server": server, "exports": [export]}))
-        self._running: subprocess.Popen[bytes] | None = None
-
-    async def says(self, text: str, times: int = 1) -> None:
-        """Wait until its log has a text so often."""
-        while self.log.count(text) < times:
-            assert self._running is None or self._running.poll() is None, self.log
-            await asyncio.sleep(0.2)
-
-    def start(self) -> None:
-        """Begin."""
-        command = [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(self.file)]
-        with open(self.directory / "log", "ab") as log:
-            self._running = subprocess.Popen(command, stdout=log, stderr=log)
-
-    def kill(self) -> None:
-        """SIGKILL. Harmless when it has ended."""
-        if self._running is not None:
-            self._running.kill()
-            self._running.wait()
-            self._running = None
-
-    async def stop(self) -> int:
-        """SIGTERM; the status that it ends with."""
-        self._send(signal.SIGTERM)
-        return await self.ended()
-
-    async def ended(self) -> int:
-        """The status that it ends with by itself."""
-        assert self._running is not None
-        return await asyncio.to_thread(self._running.wait, 60)
-
-    def freeze(self) -> None:
-        """Have it hang, until :meth:`wake`."""
-        self._send(signal.SIGSTOP)
-
-    def wake(self) -> None:
-        """Have it go on."""
-        self._send(signal.SIGCONT)
-
-    def _send(self, number: int) -> None:
-        assert self._running is not None
-        self._running.send_signal(number)
-
-    @property
-    def log(self) -> str:
-        """What it has said."""
-        return (self.directory / "log").read_text()
+        super().__init__(directory / name, server, export)
 
     async def ready(self) -> None:
         """Wait until clients see the export."""
@@ -104,7 +50,7 @@ class Gateway:
                     await client.mount(PLACE)
                     return
             except (OSError, EOFError, Nfs3Failure):
-                assert self._running is None or self._running.poll() is None, self.log
+                self.check()
                 await asyncio.sleep(0.2)
 
     async def client(self, version: str) -> Version3 | Version4:

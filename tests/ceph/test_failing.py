@@ -4,19 +4,15 @@ import asyncio
 import contextlib
 import errno
 import os
-import signal
 import socket
-import subprocess
-import sys
 
 import pytest
-import yaml
 
 from nfsd.backend_suite.scenarios import refused
 from nfsd.backend_suite.trying import WAYS, Entry
 from nfsd.client import Options, connect
 from nfsd.client.errors import NfsClientError
-from tests.support.ports import free_port
+from tests.ceph.gateways import Gateway
 from tests.unit.test_backends_served import MEMORY, run
 
 pytestmark = [pytest.mark.ceph, pytest.mark.timeout(900)]
@@ -158,31 +154,13 @@ def test_what_is_wrong_is_said_and_the_others_are_served(tmp_path, cluster, opti
 
 
 # -- the server as a process ---------------------------------------------------------------------------------------
-@contextlib.contextmanager
-def process(directory, options, ports):
-    """A server in a process of its own; it is ended by SIGKILL, unless it has ended before."""
-    exports = [{"backend": "cephfs", "pseudo": "/tried", "squash": "none", "options": options}]
-    listen = [f"{scheme}://127.0.0.1:{port}" for scheme, port in zip(("tcp", "rdma"), ports[:2], strict=True)]
-    server = {"listen": listen, "mountd_port": ports[2], "nfs4": {"grace_time": 0}, "state_dir": "state"}
-    (directory / "exports.yaml").write_text(yaml.safe_dump({"server": server, "exports": exports}))
-    command = [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(directory / "exports.yaml")]
-    with open(directory / "log", "ab") as log:
-        running = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield running
-    finally:
-        running.kill()
-        running.wait()
-
-
 @pytest.mark.parametrize("way", WAYS[1:3], ids="-".join)
 def test_a_killed_server_comes_back_with_its_handles(tmp_path, place, way):
     """Its session of before is ended at once: nobody waits until the cluster has found out."""
     transport, version = way
-    ports = free_port(), free_port(), free_port()
-    place.options["gateway"] = f"test-{os.getpid()}-{transport}"
-    url = f"{transport}://127.0.0.1:{ports[('tcp', 'rdma').index(transport)]}/tried"
-    options = Options(nfs_version=version, mount_port=ports[2])
+    server = Gateway(tmp_path, place.options, f"test-{os.getpid()}-{transport}", {})
+    url = f"{transport}://127.0.0.1:{server.port if transport == 'tcp' else server.rdma}/tried"
+    options = Options(nfs_version=version, mount_port=server.mountd)
 
     async def connected():
         while True:
@@ -192,15 +170,13 @@ def test_a_killed_server_comes_back_with_its_handles(tmp_path, place, way):
                 await asyncio.sleep(0.2)
 
     async def test():
-        with process(tmp_path, place.options, ports) as running:
+        with server:
             fs = await connected()
             await fs.mkdir("d")
             await fs.write_bytes("d/f", b"kept")
             found = await fs.backend.lookup((await fs.backend.lookup(fs.root.handle, b"d")).handle, b"f")
-            running.kill()
-            running.wait()
         old = fs
-        with process(tmp_path, place.options, ports) as running:
+        with server:
             fs = await connected()
             assert (await fs.backend.getattr(found.handle)).st_size == 4
             await fs.write_bytes("d/f", b"and changed")
@@ -209,7 +185,6 @@ def test_a_killed_server_comes_back_with_its_handles(tmp_path, place, way):
             await fs.close()
             with contextlib.suppress(OSError, NfsClientError):
                 await asyncio.wait_for(old.close(), 30)  # what it had is gone with the server
-            running.send_signal(signal.SIGTERM)
-            assert await asyncio.to_thread(running.wait, 60) == 0
+            assert await server.stop() == 0
 
     asyncio.run(asyncio.wait_for(test(), 600))

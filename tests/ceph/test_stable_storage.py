@@ -2,18 +2,13 @@
 must do is in test_short.py."""
 
 import asyncio
-import contextlib
 import dataclasses
 import errno
 import os
-import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
 from nfsd.client import Options, connect
 from nfsd.client.errors import NfsClientError
@@ -21,6 +16,7 @@ from nfsd.client.recovery import Client4
 from nfsd.config_stable import RadosPool
 from nfsd.stable.rados.storage import Fenced, RadosStorage
 from nfsd.vfs.handles import load_key
+from tests.ceph.process import Process
 from tests.ceph.stable_storage import POOL
 from tests.support.ports import free_port
 from tests.support.stable_storage import Promises, a_failed_commit_fails_the_flush_and_is_tried_again, record
@@ -242,35 +238,24 @@ def test_records_of_another_format_are_left_alone(rados):
 
 
 # -- servers as processes --------------------------------------------------------------------------------------------
-@contextlib.contextmanager
 def process(rados, directory, port):
-    """A server of this name on a host of its own; it is ended by SIGKILL, unless it has ended before."""
+    """A server of this name on a host of its own."""
     server = {"listen": [f"tcp://127.0.0.1:{port}"], "nlm": False, "mountd_port": 0, "name": rados.name}
     server["versions"] = ["4.1"]
     server["nfs4"] = {"grace_time": 5, "lease_time": 30}
     server["stable_storage"] = {"rados": {"config": rados.pool.config, "pool": POOL, "namespace": rados.pool.namespace}}
     data = rados.directory.parent / "data"
     data.mkdir(exist_ok=True)
-    exports = [{"path": str(data), "pseudo": "/data", "squash": "none"}]
-    directory.mkdir(exist_ok=True)
-    (directory / "exports.yaml").write_text(yaml.safe_dump({"server": server, "exports": exports}))
-    command = [sys.executable, "-m", "nfsd.cli", "serve", "--config", str(directory / "exports.yaml")]
-    with open(directory / "log", "ab") as log:
-        running = subprocess.Popen(command, stdout=log, stderr=log)
-    try:
-        yield running
-    finally:
-        running.kill()
-        running.wait()
+    return Process(directory, server, {"path": str(data), "pseudo": "/data", "squash": "none"})
 
 
 async def connected(port, running):
-    while running.poll() is None:
+    while True:
         try:
             return await connect(f"tcp://127.0.0.1:{port}/data", Options(nfs_version="4.1"))
         except (OSError, NfsClientError):
+            running.check()
             await asyncio.sleep(0.2)
-    pytest.fail(f"the server has ended with {running.returncode}")
 
 
 def test_a_frozen_server_ends_when_it_wakes_up_and_another_has_its_name(rados, tmp_path):
@@ -282,17 +267,17 @@ def test_a_frozen_server_ends_when_it_wakes_up_and_another_has_its_name(rados, t
             await fs.write_bytes("f", b"kept")
             handle = (await fs.backend.lookup(fs.root.handle, b"f")).handle
             await fs.close()
-            first.send_signal(signal.SIGSTOP)
+            first.freeze()
             with process(rados, tmp_path / "two", second_port) as refused:
-                assert await asyncio.to_thread(refused.wait, 120) != 0
-            assert "is in use by the server on" in (tmp_path / "two" / "log").read_text()
+                assert await refused.ended(120) != 0
+                assert "is in use by the server on" in refused.log
             await asyncio.to_thread(rados.break_lock)
             with process(rados, tmp_path / "two", second_port) as second:
                 fs = await connected(second_port, second)
                 assert (await fs.backend.getattr(handle)).st_size == 4
-                first.send_signal(signal.SIGCONT)
-                assert await asyncio.to_thread(first.wait, 120) == 70
-                assert "another server has" in (tmp_path / "one" / "log").read_text()
+                first.wake()
+                assert await first.ended(120) == 70
+                assert "another server has" in first.log
                 await fs.close()
 
     asyncio.run(asyncio.wait_for(test(), 500))
@@ -317,7 +302,6 @@ def test_a_client_goes_on_at_another_host_of_the_same_name(rados, tmp_path, monk
             file = await fs.open("f", "r+b")
             await file.pwrite(b"K", 0)
             first.kill()
-            first.wait()
             await asyncio.to_thread(rados.break_lock)
             with process(rados, tmp_path / "two", port):
                 await file.pwrite(b"!", 4)
