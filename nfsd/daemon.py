@@ -385,7 +385,7 @@ class Daemon:
         peers = Peers()
         manager = LockManager(self._nfs4, peers)
         messages = Messages(manager, peers)
-        self._notifier = Notifier(peers, self._nfs4.engine)
+        self._notifier = Notifier(peers, self._nfs4.engine, self.config.server.name)
         self._undo += [manager.close, messages.close, self._notifier.close]
         self.dispatchers["nlm"] = self._fitting.dispatcher(
             [nlm4_program(manager, messages)], gate=self._admission, gss=self._gss

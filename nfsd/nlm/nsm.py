@@ -138,10 +138,13 @@ def own_state(engine: StateEngine) -> int:
 class Notifier:
     """Tells clients on record that the server has been restarted, so that they reclaim their locks."""
 
-    def __init__(self, peers: Peers, engine: StateEngine, *, pause: float = _FIRST_PAUSE) -> None:
-        """``pause``: seconds between the first two attempts."""
+    def __init__(
+        self, peers: Peers, engine: StateEngine, name: str | None = None, *, pause: float = _FIRST_PAUSE
+    ) -> None:
+        """``name``: the server's, if it has one that it keeps on another host. ``pause``: seconds between the first
+        two attempts."""
         self._peers = peers
-        self._message = stat_chge(socket.gethostname().encode()[:1024], own_state(engine))
+        self._message = stat_chge((name or socket.gethostname()).encode()[:1024], own_state(engine))
         self._pause = pause
         self._tasks: set[asyncio.Task[None]] = set()
 

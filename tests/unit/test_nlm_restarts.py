@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,20 @@ def test_clients_on_record_are_told_of_the_restart_until_they_have_heard(tmp_pat
             other = server.host(3).take_calls()
             await asyncio.sleep(0.1)
             assert other.restarts.empty()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("name", ["files1", None])
+def test_they_are_told_the_name_that_the_server_keeps_on_another_host(tmp_path: Path, name: str | None) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(60), locking_server(tmp_path, records=[RECORD], limits=LIMITS) as server:
+            host = server.host(2).take_calls()
+            notifier = nsm.Notifier(server.peers, server.parts.engine, name)
+            notifier.start([RECORD])
+            told = await host.restarts.get()
+            assert told.mon_name.decode() == (name or socket.gethostname())
+            await notifier.close()
 
     asyncio.run(main())
 
