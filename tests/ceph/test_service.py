@@ -4,6 +4,8 @@ import asyncio
 import errno
 import fcntl
 import gc
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -171,6 +173,31 @@ def test_handles_outlast_the_server_and_renames(tmp_path, place):
 
     run(tmp_path, place, before)
     run(tmp_path, place, after)
+
+
+# -- data ----------------------------------------------------------------------------------------------------------
+def test_a_file_may_be_closed_while_it_is_synchronised(place):
+    """As a client of NFSv4 closes one while another one commits what both have written."""
+    with place.client() as (client, root), ThreadPoolExecutor(1) as thread:
+        *_, key, _ = client.make(None, root, b"f", 0o100666, None, (0, 0))
+        one, two = client.open(None, key, 3), client.open(None, key, 3)
+        client.write(one, key, 0, memoryview(b"kept"))
+        place.cluster.pause("osd")
+        try:
+            done = thread.submit(client.sync, key, [one, two])
+            time.sleep(0.5)
+            assert not done.done()
+            two.close()
+        finally:
+            place.cluster.resume("osd")
+        done.result(60)
+        one.close()
+        client.sync(key, [one, two])
+        again = client.open(None, key, 1)
+        sink = bytearray(4)
+        client.read(again, key, 0, memoryview(sink))
+        assert sink == b"kept"
+        again.close()
 
 
 # -- snapshots -----------------------------------------------------------------------------------------------------

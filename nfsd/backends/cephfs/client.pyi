@@ -10,7 +10,7 @@ class File:
     """As whom it was opened."""
     access: int
     def close(self) -> None:
-        """Close it. Raises what could not be written before."""
+        """Close it. Raises what could not be written before. While it is synchronised, that closes it when it is done."""
 
 class Stream:
     """A directory that is being listed."""

@@ -29,20 +29,38 @@ cdef class File:
     cdef Fh *file
     cdef readonly object actor
     cdef readonly int access
+    cdef int users
+    """Calls that have it and that who closes it does not know of."""
+    cdef bint is_closing
 
     def __del__(self):
         if self.file != NULL and self.client.mount != NULL:
             ceph_ll_close(self.client.mount, self.file)
 
-    def close(self):
+    cdef bint hold(self):
+        """Have it stay open until :meth:`let_go`. False: it is closed."""
+        if self.file == NULL or self.is_closing:
+            return False
+        self.users += 1
+        return True
+
+    cdef int let_go(self) noexcept:
+        self.users -= 1
+        return self.close_now() if self.is_closing and not self.users else 0
+
+    cdef int close_now(self) noexcept:
         cdef Fh *file = self.file
         cdef int result
-        if file == NULL:
-            return
         self.file = NULL
         with nogil:
             result = ceph_ll_close(self.client.mount, file)
-        check(result)
+        return result
+
+    def close(self):
+        if self.users:
+            self.is_closing = True
+        elif self.file != NULL:
+            check(self.close_now())
 
 
 cdef class Stream:
@@ -272,14 +290,18 @@ cdef class Client(Mounted):
         cdef inode_t *inode = self.inode(key)
         cdef File file
         cdef int result, other
+        # Others close theirs while this waits, in which something may have been lost.
+        held = [file for file in opened if file.hold()]
         with nogil:
             result = ceph_ll_sync_inode(self.mount, inode, 0)
             ceph_ll_put(self.mount, inode)
-        for file in opened:
+        for file in held:
             with nogil:
                 other = ceph_ll_fsync(self.mount, file.file, 0)
             if result == 0:
                 result = other
+        for file in held:
+            file.let_go()
         check(result)
 
     def lock(self, File opened not None, int kind, int64_t start, int64_t length, uint64_t owner):
