@@ -29,10 +29,19 @@ _ALWAYS: Final = (
 )
 """Asked for by the sections of these operations themselves, named in spo_must_enforce or not."""
 _ENFORCED: Final = _ALWAYS | 1 << codes.OP_BACKCHANNEL_CTL | 1 << codes.OP_DELEGPURGE
-_GIVING_UP: Final = 1 << codes.OP_CLOSE | 1 << codes.OP_OPEN_DOWNGRADE | 1 << codes.OP_LOCKU | 1 << codes.OP_DELEGRETURN
-"""What a client gives state up by. They do nothing to the file itself."""
-_ALLOWED: Final = _GIVING_UP | 1 << codes.OP_TEST_STATEID | 1 << codes.OP_FREE_STATEID
-"""Not WRITE and COMMIT, which clients would send as their machine then whoever writes; nor those that look at names."""
+_AT_FILES: Final = (
+    1 << codes.OP_CLOSE
+    | 1 << codes.OP_OPEN_DOWNGRADE
+    | 1 << codes.OP_LOCKU
+    | 1 << codes.OP_DELEGRETURN
+    | 1 << codes.OP_COMMIT
+)
+"""What a client gives state up by, and COMMIT: they change nothing in the file itself."""
+_ALLOWED: Final = _AT_FILES | 1 << codes.OP_TEST_STATEID | 1 << codes.OP_FREE_STATEID
+"""Not WRITE: a client that is granted it sends the data of all its users so, also while they have tickets. Linux's does
+that with integrity, and no more, whatever the mount was made with: where ``sec`` is krb5p what is written would not be
+secret any more, and where it is krb5 not be placed directly over RDMA. Not SECINFO and SECINFO_NO_NAME, which look at
+names: they are answered with every flavor (section 2.6.3.1.1), for who may look there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,11 +74,11 @@ def is_itself(client: Client, principal: str, machine: str) -> bool:
 
 
 def at_files(client: Client | None, machine: str) -> int:
-    """The operations, as bits, that a caller may do to a file whose export takes no calls with its flavor: the client's
-    machine may give up what users have opened, whatever they must come with (section 18.35.3)."""
+    """The operations, as bits, that a caller may do to what users of its client have opened, without being one of them,
+    and whatever calls must come with there: those that were granted to the client's machine (section 18.35.3)."""
     if client is None or client.protection is None or client.principal != machine:
         return 0
-    return client.protection.must_allow & _GIVING_UP
+    return client.protection.must_allow & _AT_FILES
 
 
 def check(client: Client, operation: int, machine: str) -> None:

@@ -381,11 +381,12 @@ cdef class Nfs4Data(Nfs4Locks):
                 if not allowed:
                     return self.fail(NFS4ERR_ACCESS, place)
             elif self.files.look(node, &before):
-                allowed = self.files.opened(node, self.standing.credential, 2) is not None
+                allowed = not self.standing.only and self.files.opened(node, self.standing.credential, 2) is not None
             if not allowed:
-                return self.wait_for(
-                    Errand(may_commit(self.server, self.caller.credential, self.standing.credential, node)), None
-                )
+                return self.wait_for(Errand(may_commit(
+                    self.server, self.client, self.caller.credential, self.standing.credential, node,
+                    as_machine=bool(self.standing.only),
+                )), None)
             if node.export.asynchronous:
                 self.seen = False
             elif self.files.commit(self.standing.credential, node, &before, &self.status):

@@ -7,7 +7,10 @@ For I/O that rests on no open, a descriptor is opened as the caller (:func:`open
 
 from __future__ import annotations
 
+from nfsd.protocol import nfs4 as codes
 from nfsd.state.clients import Client
+from nfsd.state.protection import at_files
+from nfsd.v4.arrivals import machine_of
 from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import Node, OpenFile
 from nfsd.vfs.types import Credential
@@ -27,10 +30,32 @@ async def open_as(
     return await server.service.open(credential, node, read=not write, write=write)
 
 
-async def may_commit(server: Nfs4Server, caller: RpcCredential, credential: Credential, node: Node) -> bool:
-    """Whether a caller may have a file synchronised: who may write it, or has it open for writing. The WRITEs of the
-    latter are carried out whatever its permissions are now, and so must be their COMMIT. Raises ESTALE."""
-    return await server.service.may_commit(credential, node) or _holds_open(server, caller, node)
+async def may_commit(
+    server: Nfs4Server,
+    client: Client | None,
+    caller: RpcCredential,
+    credential: Credential,
+    node: Node,
+    *,
+    as_machine: bool = False,
+) -> bool:
+    """Whether a caller of ``client`` may have a file synchronised: who may write it, or has it open for writing. The
+    WRITEs of the latter are carried out whatever its permissions are now, and so must be their COMMIT. The client's
+    machine may for all users (RFC 8881 section 18.35.3); ``as_machine``: nobody else. Raises ESTALE."""
+    if _is_machine_of_writers(server, client, caller, node):
+        return True
+    return not as_machine and (await server.service.may_commit(credential, node) or _holds_open(server, caller, node))
+
+
+def _is_machine_of_writers(server: Nfs4Server, client: Client | None, caller: RpcCredential, node: Node) -> bool:
+    """Whether a caller is a client's machine that may do this, and some user of the client has the file open for
+    writing, or writes under a delegation."""
+    file = server.engine.opens.file(node.key)
+    if file is None or not at_files(client, machine_of(caller)) >> codes.OP_COMMIT & 1:
+        return False
+    return any(state.client is client and state.access & codes.OPEN4_SHARE_ACCESS_WRITE for state in file.opens) or any(
+        delegation.client is client and delegation.write for delegation in file.delegations
+    )
 
 
 def _holds_open(server: Nfs4Server, caller: RpcCredential, node: Node) -> bool:

@@ -16,7 +16,7 @@ from nfsd.v4.attributes import mask_of, words_of
 from rpcrdma.client import ClientOptions, Connection, Gss, connect
 from rpcrdma.xdr import Encoder
 from tests.support import kdc
-from tests.unit.test_kerberos import Site, run
+from tests.unit.test_kerberos import ANN, Site, run
 from tests.unit.test_kerberos_trouble import realm as realm  # a fixture
 
 pytestmark = [
@@ -42,7 +42,8 @@ LINUX_ALLOWS = sum(
 GRANTED = sum(
     1 << number
     for number in (
-        p.OP_CLOSE, p.OP_OPEN_DOWNGRADE, p.OP_LOCKU, p.OP_DELEGRETURN, p.OP_TEST_STATEID, p.OP_FREE_STATEID,
+        p.OP_CLOSE, p.OP_OPEN_DOWNGRADE, p.OP_LOCKU, p.OP_DELEGRETURN, p.OP_COMMIT, p.OP_TEST_STATEID,
+        p.OP_FREE_STATEID,
     )
 )  # fmt: skip
 CHANNEL = p.channel_attrs4(0, 1 << 16, 1 << 16, 4096, 8, 4, [])
@@ -67,12 +68,14 @@ async def ask(connection: Connection, *operations: compound.Op) -> tuple[int, An
     return done.status, done.results[-1]
 
 
-def exchange_id(*, enforce: int = LINUX_ENFORCES, flags: int = 0, protect: bool = True) -> compound.Op:
+def exchange_id(
+    *, enforce: int = LINUX_ENFORCES, flags: int = 0, protect: bool = True, owner: bytes = b"a client"
+) -> compound.Op:
     asked = p.state_protect4_a(p.state_protect_how4.SP4_NONE)
     if protect:
         operations = p.state_protect_ops4(words_of(enforce), words_of(LINUX_ALLOWS))
         asked = p.state_protect4_a(p.state_protect_how4.SP4_MACH_CRED, spa_mach_ops=operations)
-    return p.OP_EXCHANGE_ID, p.EXCHANGE_ID4args(p.client_owner4(b"verifier", b"a client"), flags, asked, [])
+    return p.OP_EXCHANGE_ID, p.EXCHANGE_ID4args(p.client_owner4(b"verifier", owner), flags, asked, [])
 
 
 def create_session(clientid: int, sequenceid: int) -> compound.Op:
@@ -177,11 +180,10 @@ class Holder:
         return await ask(connection, first, *operations)
 
 
-async def held(connection: Connection, *, protect: bool) -> Holder:
+async def held(connection: Connection, *, protect: bool, owner: bytes = b"a client") -> Holder:
     """A session of the machine's, whose connections need not be bound."""
-    _, made = await ask(
-        connection, exchange_id(enforce=LINUX_ENFORCES & ~(1 << p.OP_BIND_CONN_TO_SESSION), protect=protect)
-    )
+    enforce = LINUX_ENFORCES & ~(1 << p.OP_BIND_CONN_TO_SESSION)
+    _, made = await ask(connection, exchange_id(enforce=enforce, protect=protect, owner=owner))
     first = create_session(made.eir_resok4.eir_clientid, made.eir_resok4.eir_sequenceid)
     status, session = await ask(connection, first)
     assert status == p.NFS4_OK
@@ -256,12 +258,61 @@ def test_the_machine_gives_up_what_a_user_has_opened(tmp_path: Path, realm: kdc.
     run(tmp_path, realm, test, "[krb5p]")
 
 
+COMMIT = p.OP_COMMIT, p.COMMIT4args(0, 0)
+
+
+def written(stateid: p.stateid4) -> compound.Op:
+    return p.OP_WRITE, p.WRITE4args(stateid, 0, p.stable_how4.UNSTABLE4, b"data")
+
+
+@pytest.mark.parametrize("sec", ["[krb5p]", "[krb5p, krb5i]"])
+def test_the_machine_commits_what_a_user_writes(tmp_path: Path, realm: kdc.Realm, sec: str) -> None:
+    """RFC 8881 section 18.35.3: as long as a user of the client has the file open for writing. It writes nothing."""
+
+    async def test(site: Site) -> None:
+        file = tmp_path / "strong/file"
+        os.chown(file, ANN.pw_uid, ANN.pw_gid)
+        file.chmod(0o600)
+        refused = p.NFS4ERR_WRONGSEC if sec == "[krb5p]" else p.NFS4ERR_ACCESS
+        async with (
+            caller(site, MACHINE) as machine, caller(site, MACHINE, "krb5p") as private, caller(site, OTHER) as other,
+            caller(site, OTHER) as neighbour, caller(site, "ann", "krb5p") as user,
+        ):  # fmt: skip
+            holder = await held(machine, protect=True)
+            elsewhere = await held(neighbour, protect=True, owner=b"another")
+            handle, stateid, locked = await opened(holder, user)
+            here = p.OP_PUTFH, p.PUTFH4args(handle)
+            for used in (stateid, locked):
+                status, done = await holder.ask(user, here, written(used))
+                assert status == p.NFS4_OK
+                verifier = done.resok4.writeverf
+                status, done = await holder.ask(machine, here, COMMIT)
+                assert (status, done.resok4.writeverf) == (p.NFS4_OK, verifier)
+                for one in (machine, private):
+                    assert (await holder.ask(one, here, written(used)))[0] in (p.NFS4ERR_ACCESS, refused)
+            assert file.read_bytes() == b"dataet"
+            assert (await holder.ask(other, here, COMMIT))[0] == refused
+            assert (await elsewhere.ask(neighbour, here, COMMIT))[0] in (p.NFS4ERR_ACCESS, refused)
+            unlock = p.OP_LOCKU, p.LOCKU4args(p.nfs_lock_type4.WRITE_LT, 0, locked, 0, 10)
+            assert (await holder.ask(user, here, unlock))[0] == p.NFS4_OK
+            less = p.OP_OPEN_DOWNGRADE, p.OPEN_DOWNGRADE4args(stateid, 0, READING, NONE)
+            assert (await holder.ask(user, here, less))[0] == p.NFS4_OK
+            assert (await holder.ask(machine, here, COMMIT))[0] == p.NFS4ERR_ACCESS
+            file.chmod(0o666)  # anybody may commit it, where it is let to the file for more than what its users do
+            allowed = p.NFS4ERR_ACCESS if sec == "[krb5p]" else p.NFS4_OK
+            assert (await holder.ask(machine, here, COMMIT))[0] == allowed
+
+    run(tmp_path, realm, test, sec)
+
+
 def test_without_protection_the_machine_gives_nothing_up(tmp_path: Path, realm: kdc.Realm) -> None:
     async def test(site: Site) -> None:
         async with caller(site, MACHINE) as machine, caller(site, "ann", "krb5p") as user:
             holder = await held(machine, protect=False)
             handle, stateid, _ = await opened(holder, user)
-            close = p.OP_CLOSE, p.CLOSE4args(0, stateid)
-            assert (await holder.ask(machine, (p.OP_PUTFH, p.PUTFH4args(handle)), close))[0] == p.NFS4ERR_WRONGSEC
+            for operation in ((p.OP_CLOSE, p.CLOSE4args(0, stateid)), COMMIT):
+                assert (await holder.ask(machine, (p.OP_PUTFH, p.PUTFH4args(handle)), operation))[
+                    0
+                ] == p.NFS4ERR_WRONGSEC
 
     run(tmp_path, realm, test, "[krb5p]")

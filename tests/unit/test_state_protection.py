@@ -48,7 +48,8 @@ def protected() -> tuple[World, Any, Any]:
 def test_what_is_granted_is_what_is_asked_for_as_far_as_it_is_done() -> None:
     everything = (1 << 80) - 1
     allowed = (
-        p.OP_CLOSE, p.OP_OPEN_DOWNGRADE, p.OP_LOCKU, p.OP_DELEGRETURN, p.OP_TEST_STATEID, p.OP_FREE_STATEID,
+        p.OP_CLOSE, p.OP_OPEN_DOWNGRADE, p.OP_LOCKU, p.OP_DELEGRETURN, p.OP_COMMIT, p.OP_TEST_STATEID,
+        p.OP_FREE_STATEID,
     )  # fmt: skip
     assert granted(SESSION_OPS, 0, MACHINE) == Protection(SESSION_OPS, 0)
     assert granted(everything, everything, MACHINE) == Protection(
