@@ -3,6 +3,7 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.digest cimport Digest
+from rpcrdma.rpc.kept_replies cimport KeptReplies, kept_t
 
 
 cdef uint64_t caller_digest(uint32_t flavor, const uint8_t *body, size_t size) noexcept nogil
@@ -26,7 +27,6 @@ cdef class Entry:
     # no room brings larger Write chunks, where these must go again (RFC 8267 section 6.4.1).
     cdef tuple cuts
     cdef object transport
-    cdef double expires
     cdef readonly list waiters
     cdef bint passed_on         # it was begun by one who leaves it to another
 
@@ -43,7 +43,8 @@ cdef class Passed:
 
 cdef class Share:
     cdef object host
-    cdef object entries         # oldest first
+    cdef kept_t *oldest         # of its replies; NULL: it has none
+    cdef kept_t *newest
     cdef size_t size
     cdef int level              # where it stands in the cache's ``levels``, if it holds anything
 
@@ -56,7 +57,7 @@ cdef class ReplayCache:
     cdef double ttl
     cdef object clock
     cdef dict running
-    cdef dict finished
+    cdef KeptReplies finished
     cdef dict shares            # by host
     cdef object order           # of the shares, for looking at one after the other
     cdef list levels            # the shares by the highest bit of what they hold
@@ -65,9 +66,11 @@ cdef class ReplayCache:
     cdef bint is_new(self, bytes key) except -1
     cdef Passed pass_on(self, Entry entry, object lease, object begun, tuple taken)
     cdef int conclude(self, Entry entry, object host, bytes reply, tuple cuts) except -1
+    cpdef Entry begin(self, bytes key, object transport, Passed passed=*)
     cdef int remember(self, bytes key, object host, bytes reply) except -1
-    cdef int keep(self, Entry entry, object host, bytes reply) except -1
+    cdef int keep(self, bytes key, object host, bytes reply, tuple cuts) except -1
     cdef int account(self, Share share, size_t octets, bint more) except -1
     cdef Share largest(self)
     cdef int drop_oldest(self, Share share) except -1
+    cdef int drop_expired(self, Share share, double now, size_t most) except -1
     cdef int sweep(self, double now) except -1

@@ -1,7 +1,7 @@
 """The duplicate request cache: a retransmitted call of a non-idempotent procedure is answered, not executed again.
 
-Owns :class:`ReplayCache`; imports the vocabulary of :mod:`rpcrdma.rpc.program`, payloads, digests and what a host is. Used by
-the dispatcher for procedures marked ``replay`` (NFSv3's; NFSv4.1 has sessions for this).
+Owns :class:`ReplayCache`; imports :mod:`rpcrdma.rpc.kept_replies`, the vocabulary of :mod:`rpcrdma.rpc.program`, payloads, digests and
+what a host is. Used by the dispatcher for procedures marked ``replay`` (NFSv3's; NFSv4.1 has sessions for this).
 
 What a retransmission is
     The same XID, procedure, caller and arguments, all of them, from the same peer. XIDs and the beginning of the
@@ -37,6 +37,7 @@ from libc.string cimport memcpy
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.digest cimport Digest, digest_add, digest_begin, digest_end
 from rpcrdma.place cimport load32, store32, store64
+from rpcrdma.rpc.kept_replies cimport KeptReplies, cuts_of, kept_t, reply_of
 from rpcrdma.wire.rpc cimport AUTH_SYS
 
 from rpcrdma.firewall import contain
@@ -208,7 +209,6 @@ cdef class Share:
 
     def __cinit__(self, host):
         self.host = host
-        self.entries = deque()
 
 
 cdef int level_of(size_t size) noexcept:
@@ -230,37 +230,40 @@ cdef class ReplayCache:
         self.max_bytes = max_bytes
         self.ttl, self.clock = ttl, clock
         self.running = {}
-        self.finished = {}
+        self.finished = KeptReplies(self.max_bytes // entry_cost)
         self.shares = {}
         self.order = deque()
         # A plain dict finds its oldest item ever more slowly as the ones before it go.
         self.levels = [OrderedDict() for _ in range(LEVELS)]
 
     def __len__(self):
-        return len(self.running) + len(self.finished)
+        return len(self.running) + self.finished.count
 
     @property
     def hosts(self):
         return len(self.shares)
 
     def look_up(self, bytes key):
-        cdef Entry entry = self.finished.get(key)
-        if entry is None:
+        cdef kept_t *kept = self.finished.find(key)
+        cdef Entry entry
+        if kept == NULL:
             return None
-        if entry.expires <= now_of(self):
+        if kept.expires <= now_of(self):
             return None  # the same call as long ago; its reply takes this one's place
         self.hits += 1
+        entry = make_entry(key, None)
+        entry.reply, entry.cuts = reply_of(kept), cuts_of(kept)
         return entry
 
     cdef bint is_new(self, bytes key) except -1:
         """Whether nothing is known of this call."""
-        return key not in self.finished and key not in self.running
+        return self.finished.find(key) == NULL and key not in self.running
 
     cdef int remember(self, bytes key, object host, bytes reply) except -1:
         """Keep the reply of a call that was executed without waiting (:meth:`begin` and :meth:`finish` in one)."""
-        return self.keep(make_entry(key, None), host, reply)
+        return self.keep(key, host, reply, ())
 
-    def begin(self, bytes key, transport, Passed passed=None):
+    cpdef Entry begin(self, bytes key, object transport, Passed passed=None):
         cdef Entry entry = self.running.get(key)
         if entry is not None and entry.passed_on and passed is not None and passed.entry is entry:
             entry.passed_on = False
@@ -301,34 +304,39 @@ cdef class ReplayCache:
         del self.running[entry.key]
         try:
             entry.reply, entry.cuts = reply, cuts
-            self.keep(entry, host, reply)
+            self.keep(entry.key, host, reply, cuts)
         finally:
             for waiting, done in waiters or ():
                 contain(waiting.close, done, entry.recall() if entry.reply else None)
 
-    cdef int keep(self, Entry entry, object host, bytes reply) except -1:
+    cdef int keep(self, bytes key, object host, bytes reply, tuple cuts) except -1:
         cdef double now = now_of(self)
         cdef size_t cost = PyBytes_GET_SIZE(reply) + entry_cost
-        cdef Share share
-        share = self.shares.get(host)
+        cdef Share share = self.shares.get(host)
+        cdef kept_t *kept
         if share is None:
             share = Share(host)
             self.shares[host] = share
             self.order.append(share)
+        if self.finished.find(key) != NULL:
+            self.drop_expired(share, now, share.size)  # this one is among them: else the call would not have been executed
         # First the room for it: in a full cache, sizes would else go up and down with each entry, over a power of two
         # that is the bound, and shares from level to level.
         while self.size + cost > self.max_bytes and self.size:
             # Most often the host itself is one of those that hold the most.
             self.drop_oldest(share if share.size and share.level == self.top else self.largest())
-        entry.reply = reply
-        entry.expires = now + self.ttl
-        self.finished[entry.key] = entry
-        share.entries.append(entry)
+        kept = self.finished.add(key, reply, cuts)
+        kept.expires = now + self.ttl
+        if share.oldest == NULL:
+            share.oldest = kept
+        else:
+            share.newest.newer = kept
+        share.newest = kept
         self.account(share, cost, True)
         self.added += 1
         if self.added % SWEPT_EACH == 0:
             self.sweep(now)
-        elif (<Entry>share.entries[0]).expires <= now:
+        elif share.oldest.expires <= now:
             self.drop_oldest(share)
         while self.size > self.max_bytes:
             self.drop_oldest(self.largest())
@@ -360,22 +368,27 @@ cdef class ReplayCache:
         return next(iter(self.levels[self.top]))
 
     cdef int drop_oldest(self, Share share) except -1:
-        cdef Entry oldest = share.entries.popleft()
-        if self.finished.get(oldest.key) is oldest:  # and not the same call again, after it had expired
-            del self.finished[oldest.key]
-        return self.account(share, PyBytes_GET_SIZE(oldest.reply) + entry_cost, False)
+        cdef kept_t *oldest = share.oldest
+        cdef size_t cost = oldest.reply_size + entry_cost
+        share.oldest = oldest.newer
+        self.finished.drop(oldest)
+        return self.account(share, cost, False)
+
+    cdef int drop_expired(self, Share share, double now, size_t most) except -1:
+        """A host loses what has expired, but no more than so many."""
+        while most and share.oldest != NULL and share.oldest.expires <= now:
+            self.drop_oldest(share)
+            most -= 1
+        return 0
 
     cdef int sweep(self, double now) except -1:
         """Look at the next hosts: what has expired goes, and hosts of which nothing is left."""
         cdef Share share
-        cdef int hosts, count
+        cdef int hosts
         for hosts in range(min(SWEPT, len(self.order))):
             share = self.order.popleft()
-            for count in range(SWEPT_OF_ONE):
-                if not share.entries or (<Entry>share.entries[0]).expires > now:
-                    break
-                self.drop_oldest(share)
-            if share.entries:
+            self.drop_expired(share, now, SWEPT_OF_ONE)
+            if share.oldest != NULL:
                 self.order.append(share)
             else:
                 del self.shares[share.host]

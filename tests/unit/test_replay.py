@@ -1,6 +1,7 @@
 """The replay cache: what a retransmission gets, and what is forgotten when."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import Annotated
 
@@ -285,6 +286,30 @@ def test_a_call_again_after_its_reply_has_expired_is_executed_and_kept_anew() ->
     assert cache.size == 4 * (ENTRY_COST + 28)
 
 
+def test_each_reply_is_found_until_its_turn_to_go_has_come() -> None:
+    """However the replies lie in the table: some stand where others would stand first, and move when those go."""
+    most = 120
+    cache = ReplayCache(max_bytes=most * (ENTRY_COST + 28))
+    transport = FakeTransport()
+    kept: deque[bytes] = deque(maxlen=most)
+    gone: deque[bytes] = deque(maxlen=most)
+    for number in range(5000):
+        key = make_key(PEER, number, (400000, 3, 0), call(0), 40, ())
+        entry = cache.begin(key, transport)
+        assert entry is not None
+        gone += [kept[0]] if len(kept) == most else []
+        kept.append(key)
+        cache.finish(entry, RpcReply(number, number.to_bytes(28, "big"), []))
+        if number % 50 == 0:
+            for key in kept:
+                found = cache.look_up(key)
+                assert found is not None
+                assert found.key == key
+                assert int.from_bytes(found.reply, "big") == int.from_bytes(key[:4], "big")
+            assert not any(cache.look_up(key) for key in gone)
+    assert len(cache) == most
+
+
 def test_the_bound_in_octets() -> None:
     cache = ReplayCache(max_bytes=5 * (ENTRY_COST + 28))
     counter = Counter(cache)
@@ -346,7 +371,7 @@ def test_a_kept_reply_is_given_again_as_it_was_with_its_payloads_apart() -> None
     payloads = [(4, Payload(memoryview(b"12345"))), (8, Payload(memoryview(b""))), (8, Payload(memoryview(b"6")))]
     cache.finish(entry, RpcReply(1, b"headtail", payloads))
     kept = cache.look_up(entry.key)
-    assert kept is entry
+    assert kept is not None
     again = kept.recall()
     assert (again.xid, bytes(again.head)) == (1, b"headtail")
     assert [(offset, bytes(payload.view)) for offset, payload in again.payloads] == [(4, b"12345"), (8, b""), (8, b"6")]
