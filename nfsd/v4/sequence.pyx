@@ -6,7 +6,6 @@ Owns the decoding and encoding, what tells a retransmission from another request
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
@@ -17,16 +16,12 @@ from nfsd.wire.nfs4 cimport (
     NFS4ERR_BADXDR, NFS4ERR_DELAY, NFS4ERR_RETRY_UNCACHED_REP, NFS4_OK, OP_SEQUENCE, SEQUENCE4args_SIZE, SEQUENCE4resok_SIZE,
 )
 from rpcrdma.declined cimport SIZE
+from rpcrdma.digest cimport Digest, digest_add, digest_begin, digest_end
 from rpcrdma.place cimport ANSWERED, load32, store32
-
-from zlib import crc32
 
 from nfsd.state import NEW as _NEW, REPLAY as _REPLAY
 from nfsd.v4.kept import KeptReply, give, keep
 from rpcrdma.xdr import Encoder
-
-cdef extern from "Python.h":
-    const int PyBUF_READ
 
 cdef enum:
     RESULT = 8 + SEQUENCE4resok_SIZE    # with its number and status
@@ -142,6 +137,7 @@ cdef class Nfs4Sequence(NativeCompound):
         xid (RFC 8881 section 2.10.6.1.3.1), nor how the request came. The same one may come by TCP, or with other Read
         chunks: as if what was fetched stood in its place. The caller counts. Those ``octets`` that were fetched are
         added."""
+        cdef Digest digest
         cdef uint8_t head[FINGERPRINTED]
         cdef const uint8_t *at = arguments.at
         cdef size_t covered = 0, behind = left(arguments), part
@@ -163,4 +159,8 @@ cdef class Nfs4Sequence(NativeCompound):
         part = min(<size_t>(arguments.end - at), FINGERPRINTED - covered)
         memcpy(head + covered, at, part)
         covered += part
-        return crc32(PyMemoryView_FromMemory(<char *>head, covered, PyBUF_READ), <uint32_t>behind ^ self.caller.mark)
+        digest_begin(&digest)
+        digest_add(&digest, &behind, sizeof(behind))
+        digest_add(&digest, &self.caller.mark, sizeof(self.caller.mark))
+        digest_add(&digest, head, covered)
+        return <uint32_t>digest_end(&digest)
