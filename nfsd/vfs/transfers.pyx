@@ -9,6 +9,9 @@ writes of its own there is no other client. What a local process does there is t
 single write; mode and owner are compared (:meth:`nfsd.vfs.records.Inode.changed_between`). It also saves the file system work:
 after each look, the next write must move ctime, which ext4 and XFS enter in their journals.
 
+Those of a row whose data is one piece of the file, too, are one system call. ext4, for one, takes as long for each of those as
+its caches have put pages together, however little is written.
+
 A file without a descriptor is a store's (:class:`nfsd.vfs.store_mounts.StoreMount`), whose coroutine brings or takes the data.
 """
 
@@ -34,6 +37,16 @@ from nfsd.vfs.syscalls import STATX_MASK as _STATX_MASK
 from rpcrdma.callers import CALLING_HOST
 from rpcrdma.firewall import contain, report
 from rpcrdma.rpc import eager
+
+cdef extern from "sys/uio.h" nogil:
+    struct iovec:
+        void *iov_base
+        size_t iov_len
+    ssize_t pwritev(int fd, const iovec *parts, int count, long offset)
+
+cdef enum:
+    TOGETHER = 64               # writes that one system call may make
+    TOGETHER_SIZE = 256 << 10   # octets of these, of which none is added any more
 
 cdef unsigned int STATX_MASK = _STATX_MASK
 
@@ -81,7 +94,7 @@ cdef void put(transfer_t *data) noexcept nogil:
         data.error = errno
 
 
-cdef inline transfer_t *next_of_row(job_t *job) noexcept nogil:
+cdef inline job_t *next_of_row(job_t *job) noexcept nogil:
     """The write behind this one, if it is of the same row; or NULL."""
     cdef job_t *behind = job.behind
     cdef transfer_t *data = <transfer_t *>job.data
@@ -89,33 +102,63 @@ cdef inline transfer_t *next_of_row(job_t *job) noexcept nogil:
     if behind == NULL or behind.run != write or data.writer == NULL:
         return NULL
     other = <transfer_t *>behind.data
-    return other if other.writer == data.writer and other.where.fd == data.where.fd else NULL
+    return behind if other.writer == data.writer and other.where.fd == data.where.fd else NULL
+
+
+cdef job_t *put_together(job_t *job) noexcept nogil:
+    """One write, and in the same system call those of its row that go on where the one before them ends in the file.
+    Returns the next one of the row, or NULL. Where the kernel has written less than all, each one that it has not begun is
+    made alone, and so has an error of its own."""
+    cdef iovec parts[TOGETHER]
+    cdef transfer_t *data = <transfer_t *>job.data
+    cdef uint64_t start = data.where.offset, end = start
+    cdef job_t *behind = job
+    cdef int count = 0
+    cdef ssize_t done = 0
+    while behind != NULL and count < TOGETHER and end - start < TOGETHER_SIZE:
+        data = <transfer_t *>behind.data
+        if data.where.offset != end:
+            break
+        parts[count].iov_base, parts[count].iov_len = data.where.octets, data.where.size
+        end += data.where.size
+        count += 1
+        behind = next_of_row(behind)
+    if count > 1:
+        done = pwritev(data.where.fd, parts, count, <long>start)
+    while job != behind:
+        data = <transfer_t *>job.data
+        if done > 0:
+            data.done = min(done, <ssize_t>data.where.size)
+            done -= data.done
+        else:
+            put(data)
+        job = next_of_row(job)
+    return behind
 
 
 cdef void write(job_t *job) noexcept nogil:
     """What the worker does for a WRITE, and for all of its row."""
     cdef transfer_t *first = <transfer_t *>job.data
-    cdef transfer_t *data = first
-    cdef job_t *start = job
+    cdef transfer_t *data
+    cdef job_t *one = job
     cdef int error = 0
     if first.follows:
         return  # it has been made
     if not look(first.where.fd, &first.before):
         first.error = errno
         return
-    while data != NULL:
-        put(data)
-        data, job = next_of_row(job), job.behind
-        if data != NULL:
-            data.follows = True
+    while one != NULL:
+        one = put_together(one)
     if not look(first.where.fd, &first.after):
         error = errno
-    data, job = first, start
-    while data != NULL:
+    one = job
+    while one != NULL:
+        data = <transfer_t *>one.data
+        data.follows = one != job
         data.before, data.after = first.before, first.after
         if data.error == 0:
             data.error = error
-        data, job = next_of_row(job), job.behind
+        one = next_of_row(one)
 
 
 cdef class Transfer(Job):
