@@ -10,7 +10,7 @@ from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memset
 
 from nfsd.backends.cephfs.api cimport *
-from nfsd.backends.cephfs.mounted cimport Caller, Mounted, check, key_of, look_of
+from nfsd.backends.cephfs.mounted cimport Caller, Mounted, check, key_of, look_of, octets_of
 
 cdef extern from "sys/sysmacros.h" nogil:
     uint64_t c_makedev "makedev"(unsigned int major, unsigned int minor)
@@ -20,6 +20,17 @@ cdef enum:
     DIRECTORY = 0o040000
     F_UNLCK = 2
     PUNCH = 3                       # FALLOC_FL_PUNCH_HOLE, and FALLOC_FL_KEEP_SIZE, without which it is not allowed
+
+
+cdef int64_t read_into(ceph_mount_info *mount, Fh *file, int64_t offset, int64_t length, char *into) noexcept nogil:
+    """The library may stop between two of the objects that it has. Octets, or the negative error."""
+    cdef int64_t done = 0
+    cdef int result = 1
+    while result > 0 and done < length:
+        result = ceph_ll_read(mount, file, offset + done, length - done, into + done)
+        if result > 0:
+            done += result
+    return result if result < 0 else done
 
 
 cdef class File:
@@ -81,7 +92,8 @@ cdef class Client(Mounted):
     def make(self, credential, bytes directory not None, bytes name not None, unsigned int mode, bytes text, rdev):
         """A file, or what else ``mode`` tells; a symbolic link, if it has a text."""
         cdef Caller caller = Caller(credential)
-        cdef inode_t *inode = self.inode(directory)
+        cdef const char *octets = octets_of(directory)
+        cdef inode_t *inode = NULL
         cdef inode_t *made = NULL
         cdef ceph_statx before, seen, after
         cdef const char *c_name = name
@@ -91,10 +103,13 @@ cdef class Client(Mounted):
         cdef int result
         if text is not None:
             c_text = text
-        try:
-            self.look_at(inode, &before)
-            with nogil:
-                if c_text != NULL:
+        with nogil:
+            result = self.find(octets, &inode)
+            if result == 0:
+                result = self.see(inode, &before)
+                if result < 0:
+                    pass
+                elif c_text != NULL:
                     result = ceph_ll_symlink(self.mount, inode, c_name, c_text, &made, &seen, want, 0, caller.who)
                 elif (mode & IFMT) == DIRECTORY:
                     result = ceph_ll_mkdir(self.mount, inode, c_name, mode & 0o7777, &made, &seen, want, 0, caller.who)
@@ -102,29 +117,31 @@ cdef class Client(Mounted):
                     result = ceph_ll_mknod(self.mount, inode, c_name, mode, device, &made, &seen, want, 0, caller.who)
                 if result == 0:
                     ceph_ll_put(self.mount, made)
-            check(result)
-            self.look_at(inode, &after)
-        finally:
-            ceph_ll_put(self.mount, inode)
+                    result = self.see(inode, &after)
+                ceph_ll_put(self.mount, inode)
+        check(result)
         return look_of(&before), look_of(&after), key_of(&seen), look_of(&seen)
 
     def remove(self, credential, bytes directory not None, bytes name not None, bint a_directory):
         cdef Caller caller = Caller(credential)
-        cdef inode_t *inode = self.inode(directory)
+        cdef const char *octets = octets_of(directory)
+        cdef inode_t *inode = NULL
         cdef ceph_statx before, after
         cdef const char *text = name
         cdef int result
-        try:
-            self.look_at(inode, &before)
-            with nogil:
-                if a_directory:
-                    result = ceph_ll_rmdir(self.mount, inode, text, caller.who)
-                else:
-                    result = ceph_ll_unlink(self.mount, inode, text, caller.who)
-            check(result)
-            self.look_at(inode, &after)
-        finally:
-            ceph_ll_put(self.mount, inode)
+        with nogil:
+            result = self.find(octets, &inode)
+            if result == 0:
+                result = self.see(inode, &before)
+                if result == 0:
+                    if a_directory:
+                        result = ceph_ll_rmdir(self.mount, inode, text, caller.who)
+                    else:
+                        result = ceph_ll_unlink(self.mount, inode, text, caller.who)
+                if result == 0:
+                    result = self.see(inode, &after)
+                ceph_ll_put(self.mount, inode)
+        check(result)
         return look_of(&before), look_of(&after)
 
     def rename(self, credential, bytes source not None, bytes name not None, bytes target not None, bytes new_name not None):
@@ -229,47 +246,46 @@ cdef class Client(Mounted):
         return opened
 
     def read(self, File opened not None, bytes key not None, int64_t offset, sink):
-        cdef inode_t *inode = self.inode(key)
+        cdef const char *octets = octets_of(key)
+        cdef inode_t *inode = NULL
         cdef ceph_statx seen
         cdef Py_buffer view
         cdef int64_t done = 0
-        cdef int result = 1
+        cdef int result
+        PyObject_GetBuffer(sink, &view, PyBUF_WRITABLE)
         try:
-            PyObject_GetBuffer(sink, &view, PyBUF_WRITABLE)
-            try:
-                with nogil:
-                    while result > 0 and done < view.len:  # the library may stop between two of the objects that it has
-                        result = ceph_ll_read(
-                            self.mount, opened.file, offset + done, view.len - done, <char *>view.buf + done
-                        )
-                        if result > 0:
-                            done += result
-            finally:
-                PyBuffer_Release(&view)
-            check(result)
-            self.look_at(inode, &seen)
+            with nogil:
+                result = self.find(octets, &inode)
+                if result == 0:
+                    done = read_into(self.mount, opened.file, offset, view.len, <char *>view.buf)
+                    result = <int>done if done < 0 else self.see(inode, &seen)
+                    ceph_ll_put(self.mount, inode)
         finally:
-            ceph_ll_put(self.mount, inode)
+            PyBuffer_Release(&view)
+        check(result)
         return done, look_of(&seen)
 
     def write(self, File opened not None, bytes key not None, int64_t offset, data):
-        cdef inode_t *inode = self.inode(key)
+        cdef const char *octets = octets_of(key)
+        cdef inode_t *inode = NULL
         cdef ceph_statx before, after
         cdef Py_buffer view
+        cdef int done = 0
         cdef int result
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
         try:
-            self.look_at(inode, &before)
-            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-            try:
-                with nogil:
-                    result = ceph_ll_write(self.mount, opened.file, offset, view.len, <char *>view.buf)
-            finally:
-                PyBuffer_Release(&view)
-            check(result)
-            self.look_at(inode, &after)
+            with nogil:
+                result = self.find(octets, &inode)
+                if result == 0:
+                    result = self.see(inode, &before)
+                    if result == 0:
+                        done = ceph_ll_write(self.mount, opened.file, offset, view.len, <char *>view.buf)
+                        result = done if done < 0 else self.see(inode, &after)
+                    ceph_ll_put(self.mount, inode)
         finally:
-            ceph_ll_put(self.mount, inode)
-        return look_of(&before), look_of(&after), result
+            PyBuffer_Release(&view)
+        check(result)
+        return look_of(&before), look_of(&after), done
 
     def punch(self, File opened not None, bytes key not None, int64_t offset, int64_t length):
         cdef inode_t *inode = self.inode(key)
@@ -287,14 +303,17 @@ cdef class Client(Mounted):
 
     def sync(self, bytes key not None, list opened not None):
         """What is in memory of the inode; then each open file says whether something was lost before."""
-        cdef inode_t *inode = self.inode(key)
+        cdef const char *octets = octets_of(key)
+        cdef inode_t *inode = NULL
         cdef File file
         cdef int result, other
         # Others close theirs while this waits, in which something may have been lost.
         held = [file for file in opened if file.hold()]
         with nogil:
-            result = ceph_ll_sync_inode(self.mount, inode, 0)
-            ceph_ll_put(self.mount, inode)
+            result = self.find(octets, &inode)
+            if result == 0:
+                result = ceph_ll_sync_inode(self.mount, inode, 0)
+                ceph_ll_put(self.mount, inode)
         for file in held:
             with nogil:
                 other = ceph_ll_fsync(self.mount, file.file, 0)

@@ -9,6 +9,7 @@ from nfsd.vfs.records cimport Credential
 cdef int check(int64_t result) except -1
 cdef object look_of(const ceph_statx *seen)
 cdef bytes key_of(const ceph_statx *seen)
+cdef const char *octets_of(bytes key) except NULL
 
 
 cdef class Caller:
@@ -21,5 +22,10 @@ cdef class Mounted:
 
     cdef ceph_mount_info *mount
 
+    cdef UserPerm *server
+    """As whom the server itself calls."""
+
     cdef inode_t *inode(self, bytes key) except NULL
     cdef int look_at(self, inode_t *inode, ceph_statx *seen) except -1
+    cdef int find(self, const char *key, inode_t **found) noexcept nogil
+    cdef int see(self, inode_t *inode, ceph_statx *seen) noexcept nogil

@@ -48,6 +48,13 @@ cdef int check(int64_t result) except -1:
     return 0
 
 
+cdef const char *octets_of(bytes key) except NULL:
+    """A key as :meth:`Mounted.find` takes it. Raises ESTALE for what is none."""
+    if len(key) != 16:
+        raise OSError(ESTALE, os.strerror(ESTALE))
+    return key
+
+
 cdef class Caller:
     """As whom a call is made. Its groups are the credential's, which lives as long."""
 
@@ -111,8 +118,15 @@ cdef class Mounted:
     """See the module."""
 
     def __init__(self, bytes name not None):
+        self.server = ceph_userperm_new(0, 0, 0, NULL)
+        if self.server == NULL:
+            raise MemoryError
         check(ceph_create(&self.mount, name))
         ceph_umask(self.mount, 0)  # else 002: callers' own have been taken from modes already
+
+    def __dealloc__(self):
+        if self.server != NULL:
+            ceph_userperm_destroy(self.server)
 
     # -- mounting ------------------------------------------------------------------------------------------------
     def read_configuration(self, bytes path not None):
@@ -171,27 +185,35 @@ cdef class Mounted:
     # -- inodes --------------------------------------------------------------------------------------------------
     cdef inode_t *inode(self, bytes key) except NULL:
         """The inode of a key, which is to be put back."""
-        cdef vinodeno_t number
-        cdef inode_t *found
-        cdef int result = 0
-        if len(key) != 16:
-            raise OSError(ESTALE, os.strerror(ESTALE))
-        memcpy(&number.ino, <char *>key, 8)
-        memcpy(&number.snapid, <char *>key + 8, 8)
+        cdef const char *octets = octets_of(key)
+        cdef inode_t *found = NULL
+        cdef int result
         with nogil:
-            found = ceph_ll_get_inode(self.mount, number)
-            if found == NULL:
-                result = ceph_ll_lookup_vino(self.mount, number, &found)
-        if result < 0:
-            check(-ESTALE if result == -ENOENT else result)
+            result = self.find(octets, &found)
+        check(result)
         return found
 
     cdef int look_at(self, inode_t *inode, ceph_statx *seen) except -1:
-        cdef Caller server = Caller(None)
         cdef int result
         with nogil:
-            result = ceph_ll_getattr(self.mount, inode, seen, CEPH_STATX_ALL_STATS, 0, server.who)
-        return check(-ESTALE if result == -ENOENT else result)
+            result = self.see(inode, seen)
+        return check(result)
+
+    # These return the negative error. Whoever has several steps to do does them without the interpreter between them:
+    # the library has one lock for all its calls, and nobody should wait for it who holds up the interpreter.
+    cdef int find(self, const char *key, inode_t **found) noexcept nogil:
+        cdef vinodeno_t number
+        cdef int result = 0
+        memcpy(&number.ino, key, 8)
+        memcpy(&number.snapid, key + 8, 8)
+        found[0] = ceph_ll_get_inode(self.mount, number)
+        if found[0] == NULL:
+            result = ceph_ll_lookup_vino(self.mount, number, found)
+        return -ESTALE if result == -ENOENT else result
+
+    cdef int see(self, inode_t *inode, ceph_statx *seen) noexcept nogil:
+        cdef int result = ceph_ll_getattr(self.mount, inode, seen, CEPH_STATX_ALL_STATS, 0, self.server)
+        return -ESTALE if result == -ENOENT else result
 
     def root(self):
         cdef inode_t *found
@@ -207,12 +229,16 @@ cdef class Mounted:
         return key_of(&seen), look_of(&seen)
 
     def look(self, bytes key not None):
-        cdef inode_t *inode = self.inode(key)
+        cdef const char *octets = octets_of(key)
+        cdef inode_t *inode = NULL
         cdef ceph_statx seen
-        try:
-            self.look_at(inode, &seen)
-        finally:
-            ceph_ll_put(self.mount, inode)
+        cdef int result
+        with nogil:
+            result = self.find(octets, &inode)
+            if result == 0:
+                result = self.see(inode, &seen)
+                ceph_ll_put(self.mount, inode)
+        check(result)
         return look_of(&seen)
 
     def lookup(self, credential, bytes directory not None, bytes name not None):
