@@ -16,6 +16,7 @@
 #   make test-container  build the container, run it with crun and runc (as root); not part of make test
 #   make test-kerberos  every version, transport and protection by Kerberos, with a Linux client; make test has four of them
 #   make test-ceph  CephFS as an export, and records in RADOS, on a Ceph cluster that it starts (230 MB of packages); make test has a short run where they are there
+#   make test-ceph-guest  Linux clients over RDMA of two gateways over CephFS: work, locks, a takeover under load; not part of make test
 #   make test-faults      what a server that misbehaves does to a Linux client (GUEST= as above); not part of make test
 #   make hostile SECONDS=60  attack a running server in every way, for a minute each, and print a table; make test has a second of each
 #   make test-soak SOAK=10m  clients whose histories are checked, while the server is killed and its power cut; an hour unless told. SOAK="10m --guest": with a Linux client, too
@@ -42,7 +43,7 @@ BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
 START := $(shell date +%s)
 SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
 
-.PHONY: setup develop tools run test test-long test-devices test-fast test-guest test-newest test-some-newest test-matrix test-kerberos test-ceph test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile clean help
+.PHONY: setup develop tools run test test-long test-devices test-fast test-guest test-newest test-some-newest test-matrix test-kerberos test-ceph test-ceph-guest test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile ceph clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -112,7 +113,7 @@ tools:
 test: tools develop lab lint
 	$(BIN)/python -m pytest -v -n 2 --dist loadfile --durations=15 -m "not guest and not ceph and not container and not long"
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
-		-m "guest and not devices and not faults and not matrix and not long"
+		-m "guest and not ceph and not devices and not faults and not matrix and not long"
 	@[ "$(GUEST)" = newest ] || $(MAKE) -s test-some-newest
 	@echo "not run: what takes minutes by itself, and RDMA devices in a guest; that is make test-long and make test-devices"
 	@$(BIN)/python -m tests.ceph.installed
@@ -136,7 +137,7 @@ test-fast: tools develop
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not guest and not package and not ceph and not container"
 
 test-guest: tools develop lab
-	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not devices and not faults and not matrix"
+	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not ceph and not devices and not faults and not matrix"
 
 # Packages, the unit, crashes and power cuts in every version: what a change of these needs, and a release.
 test-long: tools develop lab
@@ -168,11 +169,16 @@ test-kerberos: tools develop lab
 	$(BIN)/python -m pytest -vv --durations=15 tests/vm/test_kerberos.py
 
 # What was built before the libraries' headers were there lacks what is over them: then it is built now.
-test-ceph: develop
+ceph: develop
 	@tests/vm/host-packages.sh ceph keepalived
 	@$(BIN)/python -c 'from nfsd.backends import cephfs; from nfsd.stable import rados; raise SystemExit(bool(cephfs.why_not() or rados.why_not()))' || \
 		$(BIN)/python setup.py --quiet build_ext --inplace
-	$(BIN)/python -m pytest -v -rs --durations=15 tests/ceph
+
+test-ceph: ceph
+	$(BIN)/python -m pytest -v -rs --durations=15 -m "not guest" tests/ceph
+
+test-ceph-guest: ceph lab
+	$(BIN)/python -m pytest -v -s -rs --durations=15 -m guest tests/ceph
 
 test-faults: tools develop lab
 	$(BIN)/python -m pytest -v -s tests/vm/test_faults.py

@@ -2,13 +2,10 @@
 goes on with both."""
 
 import contextlib
-import os
-import signal
-import subprocess
-import sys
 
 import pytest
 
+from tests.ceph.elsewhere import ceph
 from tests.keepalived.document import file
 from tests.keepalived.failover import EVENTS, GRACE, check, fail_over, row, why_not
 from tests.keepalived.hosts import CLIENTS, two_hosts, wait_for
@@ -18,28 +15,6 @@ CAPS = {
     "mon": "allow r", "mds": "allow rw",
     "osd": "allow rwx pool=nfs-records namespace=rdma-nfsd, allow rw tag cephfs data=cephfs",
 }  # fmt: skip
-
-
-@contextlib.contextmanager
-def ceph(namespace, directory):
-    """A cluster in that namespace, with what the document says."""
-    enter = ["ip", "netns", "exec", namespace]
-    command = [*enter, sys.executable, "-m", "tests.ceph.cluster", str(directory), CLIENTS]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
-        try:
-            assert running.stdout.readline().startswith("up after")
-
-            def said(*words):
-                environment = {**os.environ, "CEPH_CONF": str(directory / "ceph.conf")}
-                subprocess.run([*enter, "ceph", *words], env=environment, check=True, capture_output=True, timeout=120)
-
-            said("osd", "pool", "create", "nfs-records", "8")
-            caps = [word for pair in CAPS.items() for word in pair]
-            said("auth", "get-or-create", "client.files", *caps, "-o", str(directory / "keyrings" / "client.files"))
-            yield
-        finally:
-            running.send_signal(signal.SIGTERM)
-            running.wait()
 
 
 def test_one_gateway_goes_on_with_both_names(tmp_path):
@@ -65,7 +40,11 @@ def test_one_gateway_goes_on_with_both_names(tmp_path):
             "etc/files2.yaml": here(server.replace("files1", "files2").replace("192.0.2.11", "192.0.2.12")),
         }
 
-    with two_hosts(tmp_path, files) as (network, one, two), ceph(network.clients, cluster):
+    with contextlib.ExitStack() as stack:
+        network, one, two = stack.enter_context(two_hosts(tmp_path, files))
+        told = stack.enter_context(ceph(["ip", "netns", "exec", network.clients], cluster, CLIENTS))
+        caps = [word for pair in CAPS.items() for word in pair]
+        told("auth", "get-or-create", "client.files", *caps, "-o", str(cluster / "keyrings" / "client.files"))
         one.start()
         two.start()
         wait_for(lambda: two.serves("files2"), lambda: one.said + two.said)

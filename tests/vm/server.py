@@ -50,9 +50,9 @@ class Server:
     """``rdma-nfsd`` serving ``directory/export`` as /export; use as a context manager.
 
     ``server`` adds to the ``server:`` mapping of the configuration, ``export`` to the entry of the export, ``more``
-    to the exports. ``address`` is another one of the host's than the network's; ``arguments`` are
-    further ones of the command. Every name under ``directory`` is the caller's to look at: export/, state/, server.log,
-    exports.yaml.
+    to the exports; with a ``backend`` the export is no directory. ``address`` is another one of the host's than the
+    network's; ``arguments`` are further ones of the command. Every name under ``directory`` is the caller's to look at:
+    export/, state/, server.log, exports.yaml.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Server:
             },
             "exports": [
                 {
-                    "path": str(self.export),
+                    **({} if "backend" in (export or {}) else {"path": str(self.export)}),
                     "pseudo": "/export",
                     "access": "rw",
                     "squash": "none",
