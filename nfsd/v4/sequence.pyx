@@ -120,10 +120,14 @@ cdef class Nfs4Sequence(NativeCompound):
         return 0
 
     cdef object kept(self, Place place, bint anyway):
-        """The reply as its slot keeps it: None unless the client has asked for that, it is a lone SEQUENCE's, or ``anyway``;
-        and if it is too long."""
+        """The reply as its slot keeps it: None unless the client has asked for that, it is a lone SEQUENCE's, something has
+        been changed, or ``anyway``; and if it is too long.
+
+        Clients don't ask that the reply to a WRITE be kept: to them it can be repeated. But when others have written there
+        meanwhile, that is another write, which nobody has asked for. RFC 8881 section 18.46.3 lets the server keep it."""
         cdef size_t before = self.start - (self.general.head if self.general is not None else self.start)
-        if not self.cachethis and self.operations > 1 and not anyway:
+        cdef bint all_here = self.general is not None or self.beside == 0
+        if not (self.cachethis or self.operations == 1 or anyway or (self.changed and all_here)):
             return None
         if self.size(place) - RPC_HEADER > self.session.max_cached:
             return None

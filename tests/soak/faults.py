@@ -156,4 +156,5 @@ class Schedule:
         await asyncio.sleep(pause)
         begun = time.monotonic()
         await asyncio.to_thread(self.server.start)
-        self.longest_start = max(self.longest_start, time.monotonic() - begun)
+        self.record.serves_since = time.monotonic()
+        self.longest_start = max(self.longest_start, self.record.serves_since - begun)

@@ -35,6 +35,8 @@ class Record:
         """Operations by name, and what else happened to clients."""
         self.checked: Counter[str] = Counter()
         """Histories that were explained, by kind of key; and operations in them."""
+        self.serves_since = 0.0
+        """When the server has begun its life of now (CLOCK_MONOTONIC)."""
         self.found: Callable[[], None] = lambda: None
         """Called at each finding."""
         self._histories: dict[Key, list[Operation]] = defaultdict(list)

@@ -122,6 +122,29 @@ def test_a_reply_not_kept_is_not_made_up(tmp_path, minor):
 
 
 @pytest.mark.parametrize("minor", MINORS)
+@pytest.mark.parametrize("read", [False, True])
+def test_a_write_whose_reply_need_not_be_kept_is_done_once_all_the_same(tmp_path, minor, read):
+    """When it is sent again, others may have written there. What is read behind it is not kept in every place."""
+
+    async def test(client, export, server):
+        *_, found = await client.run(
+            *client.path("/0"), (p.OP_OPEN, client.open_args(b"f", create=mode(0o644))), p.OP_GETFH
+        )
+        handle = (p.OP_PUTFH, p.PUTFH4args(found.resok4.object))
+        anybody = p.stateid4(0, bytes(12))
+        write = (p.OP_WRITE, p.WRITE4args(anybody, 0, p.stable_how4.FILE_SYNC4, b"first"))
+        reading = [(p.OP_READ, p.READ4args(anybody, 0, 99))] if read else []
+        again = (sequence(client.session, client.sequence + 1), handle, write, *reading)
+        first = await client.raw(*again)
+        assert first[0] == p.NFS4_OK
+        (export / "f").write_bytes(b"others")
+        assert await client.raw(*again) == first
+        assert (export / "f").read_bytes() == b"others"
+
+    with_client(tmp_path, minor, test)
+
+
+@pytest.mark.parametrize("minor", MINORS)
 def test_slots_and_sessions_that_are_none(tmp_path, minor):
     async def test(client, export, server):
         for operation, status in (
