@@ -37,15 +37,16 @@ class Pending:
 
 
 class FileShell:
-    """One such process."""
+    """One such process; ``uid`` is whose, if not root's."""
 
-    def __init__(self, guest: Guest, timeout: float = 600) -> None:
+    def __init__(self, guest: Guest, timeout: float = 600, uid: int = 0) -> None:
         self.guest = guest
         self._last: Pending | None = None
         self._fifo = f"/tmp/file-shell-{next(_numbers)}"
         self._sent = 0
-        guest.run(f"rm -f {self._fifo}; mkfifo {self._fifo}")
-        self._job = guest.start(f"python3 {_SCRIPT} {self._fifo}", timeout, "file shell")
+        guest.run(f"rm -f {self._fifo}; mkfifo -m 666 {self._fifo}")
+        user = f"exec setpriv --reuid {uid} --regid {uid} --clear-groups " if uid else ""
+        self._job = guest.start(f"{user}python3 {_SCRIPT} {self._fifo}", timeout, "file shell")
         self._job.wait_for("ready\n", 60)
 
     def begin(self, command: str) -> Pending:
