@@ -142,10 +142,19 @@ def read_cold3(files: Files, size: int) -> list[bytes]:
     return read_of(files, "cold", [place * size for place in places], size)
 
 
-def write3(files: Files, size: int) -> list[bytes]:
-    """Unstable WRITEs."""
-    tails = [struct.pack(">QIII", at, size, 0, size) + DATA[:size] for at in offsets(size)[: MOST_DATA // size]]
+def writes_to(files: Files, places: Sequence[int], size: int) -> list[bytes]:
+    """Unstable WRITEs to these places in the file of data."""
+    tails = [struct.pack(">QIII", at, size, 0, size) + DATA[:size] for at in places]
     return [rpc(files, 7, handle(files) + tail) for tail in tails]
+
+
+def write3(files: Files, size: int) -> list[bytes]:
+    return writes_to(files, offsets(size)[: MOST_DATA // size], size)
+
+
+def write_on3(files: Files, size: int) -> list[bytes]:
+    """Each WRITE goes on where the one before it ends."""
+    return writes_to(files, range(0, OFFSETS * size, size), size)
 
 
 def names3(files: Files, size: int) -> Calls:

@@ -211,6 +211,7 @@ MORE = (
         "read-4k-cold", c.read_cold3, 32, 4096, "read", rival=0.5, transports=TCP, needs=(fixtures.COLD,), disks=True,
         most=COLD_READS,
     ),
+    Scenario("write-4k-in-order", c.write_on3, 32, 4096, "write", transports=TCP, disks=True),
     Scenario("read-4k-1x64", c.read3, 1, 4096, "read", transports=TCP, connections=64),
     Scenario("read-1m-4x4", c.read3, 4, 1 << 20, "read", rival=0.7, transports=TCP, connections=4),
     Scenario("write-1m-4x4", c.write3, 4, 1 << 20, "write", rival=0.7, transports=TCP, connections=4),
