@@ -1,4 +1,4 @@
-"""Delegations of files whose names change while an OPEN is under way (RFC 8881 section 10.4.1)."""
+"""Files whose names change while an OPEN is under way: what is opened and delegated (RFC 8881 section 10.4.1)."""
 
 import asyncio
 
@@ -142,3 +142,49 @@ def test_nothing_is_delegated_that_is_about_to_lose_its_name(tmp_path, monkeypat
         assert server.engine.delegations.count == 0
 
     with_two(tmp_path, 1, test)
+
+
+@pytest.mark.parametrize("minor", MINORS)
+@pytest.mark.parametrize(("access", "rarely"), [(READ, False), (READ, True), (BOTH, True)])
+def test_a_new_file_that_is_removed_at_once_is_open_all_the_same(tmp_path, monkeypatch, minor, access, rarely):
+    """A client that is told ESTALE makes it again: two files would have been made by one open(2)."""
+
+    @prepared
+    async def test(server, export, one, two):
+        reserve, shortage_told = opening._reserve, opening._shortage_told
+        removals = []
+
+        async def removed_before(*args):
+            await asyncio.sleep(0)
+            removals.append(await two.status(*two.path("/0"), (p.OP_REMOVE, p.REMOVE4args(b"n"))))
+            return await reserve(*args)
+
+        def gone_before(*args):
+            (export / "n").unlink(missing_ok=True)
+            return shortage_told(*args)
+
+        await delegated(one)
+        monkeypatch.setattr(opening, "_reserve", removed_before)
+        if rarely:
+            (export / "n").touch()  # it is there when OPEN looks, and not when it is to be made
+            monkeypatch.setattr(opening, "_shortage_told", gone_before)
+            verifier = bytes(range(8))
+            how = (
+                p.createhow4(p.createmode4.EXCLUSIVE4_1, ch_createboth=p.creatverfattr(verifier, mode(0o644)))
+                if minor
+                else p.createhow4(p.createmode4.EXCLUSIVE4, createverf=verifier)
+            )
+        else:
+            how = p.createhow4(p.createmode4.UNCHECKED4, createattrs=mode(0o644))
+        args = one.open_args(b"n", access=access)
+        args = p.OPEN4args(
+            args.seqid, args.share_access, 0, args.owner, p.openflag4(p.opentype4.OPEN4_CREATE, how), args.claim
+        )
+        *_, opened, found = await one.run(*one.path("/0"), (p.OP_OPEN, args), p.OP_GETFH)
+        assert removals == [p.NFS4_OK]
+        assert opened.resok4.delegation.delegation_type == NONE
+        handle, stateid = found.resok4.object, opened.resok4.stateid
+        *_, read = await one.on(handle, (p.OP_READ, p.READ4args(stateid, 0, 9)))
+        assert (read.resok4.data, read.resok4.eof) == (b"", True)
+
+    with_two(tmp_path, minor, test, leases=True)  # with those, what is open for reading is opened once more
