@@ -30,6 +30,7 @@ a file: at most KEY_MAX octets, the same as long as the file exists, whatever it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, NamedTuple, Protocol
 
 from nfsd.vfs.mounts import Mount
@@ -269,6 +270,14 @@ class Entry(NamedTuple):
     error: int = 0
 
 
+class Write(NamedTuple):
+    """What is to be written to a file."""
+
+    opened: OpenFile
+    offset: int
+    data: memoryview
+
+
 class NameStore(Protocol):
     """Names. Those that are looked up or made are single components. Changes of one directory come one at a time; a
     rename has its turn in both."""
@@ -320,6 +329,9 @@ class DataStore(Protocol):
 
     async def write(self, opened: OpenFile, offset: int, data: memoryview) -> Made:
         """Write, as ``opened.credential``. Returns the octets written."""
+
+    async def write_all(self, writes: Sequence[Write]) -> list[Made | Exception]:
+        """Write to one file, one behind the other, whatever becomes of each."""
 
     async def sync(self, node: Node) -> None:
         """What has been done to the file so far, or to the directory's names, outlasts a crash."""

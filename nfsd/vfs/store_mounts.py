@@ -7,23 +7,36 @@ them to coroutines.
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from typing import Final
 
-from nfsd.backends.interface import KEY_MAX, Made, Store
+from nfsd.backends.interface import KEY_MAX, Made, Store, Write
 from nfsd.exported import Export
 from nfsd.vfs.mounts import Identity, Mount
-from nfsd.vfs.records import Node, OpenFile
+from nfsd.vfs.records import Inode, Node, OpenFile
 from nfsd.vfs.write_back import WriteBacks
+from rpcrdma.rpc import eager
 
 KIND: Final = 0xF5
 """In handles, in the place of the kernel handle's type."""
 
 
+_LONGEST: Final = 64
+"""Writes in one turn of a file, so that other changes get theirs."""
+_Train = list[tuple[Write, "asyncio.Future[Made]"]]
+
+
+def _told(_: None, failure: BaseException | None) -> None:
+    """Each of a train's writes is told for itself."""
+    if failure is not None:
+        raise failure
+
+
 class StoreMount(Mount):
     """A store in an export."""
 
-    __slots__ = ("_open", "made_for", "store")
+    __slots__ = ("_open", "_trains", "made_for", "store")
 
     def __init__(self, export: Export, lane: int, store: Store, write_backs: WriteBacks) -> None:
         name = b"store:" + store.identity
@@ -35,6 +48,8 @@ class StoreMount(Mount):
         self.store = store
         self.made_for = export.backend
         self._open = True
+        self._trains: dict[Inode, _Train] = {}
+        """Writes that wait for their file's turn."""
 
     def shut(self) -> None:
         """The store is of no more use."""
@@ -48,14 +63,35 @@ class StoreMount(Mount):
         return octets, None, after
 
     async def write(self, opened: OpenFile, offset: int, data: memoryview) -> tuple[int, bytearray, bytearray]:
-        """For :mod:`nfsd.vfs.transfers`, in the file's turn: octets, the looks around the write."""
-        serial = opened.node.inode.serial
-        await serial.acquire()
-        try:
-            made: Made = await self.store.data.write(opened, offset, data)
-        finally:
-            serial.release()
+        """For :mod:`nfsd.vfs.transfers`, in the file's turn: octets, the looks around the write. Nobody cancels it."""
+        inode, done = opened.node.inode, asyncio.get_running_loop().create_future()
+        train = self._trains.get(inode)
+        is_new = train is None or len(train) >= _LONGEST
+        if train is None or is_new:
+            train = self._trains[inode] = []
+        train.append((Write(opened, offset, data), done))
+        if is_new:
+            eager.start(self._depart(inode, train), _told)
+        made: Made = await done
         return made.octets, made.before, made.after
+
+    async def _depart(self, inode: Inode, train: _Train) -> None:
+        """Make writes that have come while others had the file's turn: all in one turn."""
+        await inode.serial.acquire()
+        if self._trains.get(inode) is train:
+            del self._trains[inode]
+        made: list[Made | Exception]
+        try:
+            made = await self.store.data.write_all([one for one, _ in train])
+        except Exception as failure:
+            made = [failure] * len(train)
+        for (_, done), one in zip(train, made, strict=True):
+            if isinstance(one, Exception):
+                done.set_exception(one)
+            else:
+                done.set_result(one)
+        # Behind those who are told now, and note what has become of the file before its next change.
+        asyncio.get_running_loop().call_soon(inode.serial.release)
 
 
 def store_of(node: Node) -> Store | None:

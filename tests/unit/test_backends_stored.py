@@ -13,7 +13,7 @@ from nfsd.exported import BackendChoice
 from nfsd.exports import Export, ExportTable
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import BadHandle, Credential, FileType, SetAttributes, SetTo, Time
-from tests.support.native_files import NativeFiles
+from tests.support.native_files import UNSTABLE, NativeFiles
 from tests.unit.vfs_support import ALICE, BOB, ROOT
 
 IN_GROUP = Credential(1003, 1003, (1001,))
@@ -267,3 +267,34 @@ def test_a_backend_is_for_one_process(tmp_path):
     assert problem.key == "exports[0].backend"
     assert "server.processes" in problem.message
     assert parse(text.replace("processes: 2", "processes: 1"), str(tmp_path / "exports.yaml")).exports
+
+
+def test_writes_that_come_while_a_file_has_another_turn_are_made_in_one(tmp_path):
+    """In their order, and each with its own looks and its own failure."""
+
+    async def scenario(service, root):
+        node = await made(service, root, b"f", mode=0o666)
+        files, data, turns = NativeFiles(service), root.mount.store.data, []
+        write_all = data.write_all
+
+        async def noting(writes):
+            turns.append(len(writes))
+            return await write_all(writes)
+
+        data.write_all = noting
+        places = [*range(0, 24, 4), 1 << 40, *range(24, 40, 4)]
+        writes = [
+            files.write(BOB, node, place, b"%04d" % place if place < 40 else b"far!", UNSTABLE) for place in places
+        ]
+        done = await asyncio.gather(*writes, return_exceptions=True)
+        failed = done.pop(6)
+        assert failed.errno in (errno.EFBIG, errno.ENOSPC)
+        sizes = [(one.file_wcc.before.size, one.file_wcc.after.size) for one in done]
+        assert sizes == [(place, place + 4) for place in range(0, 40, 4)]
+        assert (await files.read_all(ROOT, node, 0, 99))[0] == b"".join(b"%04d" % place for place in range(0, 40, 4))
+        assert turns == [1, 10]
+        turns.clear()
+        await asyncio.gather(*(files.write(BOB, node, 0, b"1234", UNSTABLE) for _ in range(100)))
+        assert turns == [1, 64, 35]
+
+    run(tmp_path, scenario, choice=BackendChoice("python", "tests.unit.backend_plugins:Threaded"))

@@ -14,11 +14,12 @@ import os
 import stat
 import struct
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from nfsd.backends.cephfs.client import File
 from nfsd.backends.cephfs.keys import check_changeable, is_in_snapshot, is_live
-from nfsd.backends.interface import Made
+from nfsd.backends.interface import Made, Write
 from nfsd.backends.keyed.rules import in_group, is_root
 from nfsd.vfs import posix_acl
 from nfsd.vfs.posix_acl import ACCESS_NAME, DEFAULT_NAME, AclTag, PosixAcl
@@ -161,6 +162,20 @@ class CephData:
     async def write(self, opened: OpenFile, offset: int, data: memoryview) -> Made:
         """Write from where the data is: the library copies it, or has sent it when it returns."""
         return await self._calls.run(self._write, opened.stored, key_of(opened.node), opened.credential, offset, data)
+
+    async def write_all(self, writes: Sequence[Write]) -> list[Made | Exception]:
+        """All on one thread."""
+        return await self._calls.run(self._write_all, writes)
+
+    def _write_all(self, writes: Sequence[Write]) -> list[Made | Exception]:
+        made: list[Made | Exception] = []
+        for opened, offset, data in writes:
+            try:
+                assert isinstance(opened.stored, File)
+                made.append(self._write(opened.stored, key_of(opened.node), opened.credential, offset, data))
+            except Exception as failure:
+                made.append(failure)
+        return made
 
     def _write(self, file: File, key: bytes, credential: Credential | None, offset: int, data: memoryview) -> Made:
         with data:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Sequence
 
-from nfsd.backends.interface import Made
+from nfsd.backends.interface import Made, Write
 from nfsd.backends.keyed.calls import Calls
 from nfsd.backends.keyed.rules import READ, WRITE, check, check_changes, granted, is_root, without_set_ids
 from nfsd.backends.looks import look_of
@@ -75,6 +76,16 @@ class KeyedData:
         with data:
             octets = bytes(data)
         return await self._calls.run(self._write, key_of(opened.node), opened.credential, offset, octets)
+
+    async def write_all(self, writes: Sequence[Write]) -> list[Made | Exception]:
+        """Each on a thread of its own."""
+        made: list[Made | Exception] = []
+        for opened, offset, data in writes:
+            try:
+                made.append(await self.write(opened, offset, data))
+            except Exception as failure:
+                made.append(failure)
+        return made
 
     def _write(self, key: bytes, credential: Credential | None, offset: int, data: bytes) -> Made:
         store, before = self._calls.store, self._calls.status(key)
