@@ -162,7 +162,7 @@ class Opening:
             share.give_back()
             raise
         opened = self._open_files.new_in_store(node, store, access, credential, share, stored)
-        if credential is None or inode.ctime == ctime:
+        if credential is None or inode.ctime == ctime or inode.serial.writing:  # as in Inode.saw_ctime
             opened.epoch = inode.epoch
             self._open_files.remember(opened, (credential, access, helped))
         return opened

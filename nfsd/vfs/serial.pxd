@@ -5,6 +5,7 @@ from nfsd.vfs.executor cimport Job
 
 cdef class Serial:
     cdef readonly bint busy
+    cdef public bint writing
     cdef object waiters         # futures; None as long as there has been none
     cdef Job head               # of the train that is under way, its last one
     cdef Job tail

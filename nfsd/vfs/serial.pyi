@@ -5,6 +5,8 @@ class Serial:
 
     busy: bool
     """Whether somebody has the turn."""
+    writing: bool
+    """Whether whoever has the turn writes: what is seen of the file meanwhile may be its doing."""
     waited_for: bool
     """Whether others wait for it."""
     async def acquire(self) -> None:

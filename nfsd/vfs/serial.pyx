@@ -102,7 +102,7 @@ cdef class Serial:
 
     cdef bint moving(self) noexcept:
         """Whether a train is under way: what is seen of the file may be its doing."""
-        return self.head is not None
+        return self.writing or self.head is not None
 
 
 async def take_both(one, other):

@@ -15,6 +15,7 @@ from nfsd.backends.interface import KEY_MAX, Made, Store, Write
 from nfsd.exported import Export
 from nfsd.vfs.mounts import Identity, Mount
 from nfsd.vfs.records import Inode, Node, OpenFile
+from nfsd.vfs.serial import Serial
 from nfsd.vfs.write_back import WriteBacks
 from rpcrdma.rpc import eager
 
@@ -25,6 +26,11 @@ KIND: Final = 0xF5
 _LONGEST: Final = 64
 """Writes in one turn of a file, so that other changes get theirs."""
 _Train = list[tuple[Write, "asyncio.Future[Made]"]]
+
+
+def _end_turn(serial: Serial) -> None:
+    serial.writing = False
+    serial.release()
 
 
 def _told(_: None, failure: BaseException | None) -> None:
@@ -77,7 +83,9 @@ class StoreMount(Mount):
 
     async def _depart(self, inode: Inode, train: _Train) -> None:
         """Make writes that have come while others had the file's turn: all in one turn."""
-        await inode.serial.acquire()
+        serial = inode.serial
+        await serial.acquire()
+        serial.writing = True
         if self._trains.get(inode) is train:
             del self._trains[inode]
         made: list[Made | Exception]
@@ -91,7 +99,7 @@ class StoreMount(Mount):
             else:
                 done.set_result(one)
         # Behind those who are told now, and note what has become of the file before its next change.
-        asyncio.get_running_loop().call_soon(inode.serial.release)
+        asyncio.get_running_loop().call_soon(_end_turn, serial)
 
 
 def store_of(node: Node) -> Store | None:

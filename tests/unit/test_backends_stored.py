@@ -298,3 +298,29 @@ def test_writes_that_come_while_a_file_has_another_turn_are_made_in_one(tmp_path
         assert turns == [1, 64, 35]
 
     run(tmp_path, scenario, choice=BackendChoice("python", "tests.unit.backend_plugins:Threaded"))
+
+
+def test_a_file_is_not_opened_again_because_of_what_its_own_writers_do(tmp_path):
+    """Each of them looks at the file first, and sees what others are writing."""
+
+    async def scenario(service, root):
+        node = await made(service, root, b"f", mode=0o666)
+        files, data, opens = NativeFiles(service), root.mount.store.data, []
+        open_there = data.open
+
+        async def noting(*what):
+            opens.append(what)
+            return await open_there(*what)
+
+        data.open = noting
+
+        async def write():
+            for _ in range(20):
+                await files.write(BOB, node, 0, b"1234", UNSTABLE)
+
+        await asyncio.gather(*(write() for _ in range(8)))
+        assert len(opens) <= 8, "the writers did not find it open yet"
+        await service.set_attributes(ALICE, node, SetAttributes(mode=0o444))
+        assert await refused(files.write(BOB, node, 0, b"5678", UNSTABLE)) == errno.EACCES
+
+    run(tmp_path, scenario, choice=BackendChoice("python", "tests.unit.backend_plugins:Threaded"))
