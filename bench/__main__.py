@@ -15,6 +15,7 @@ from typing import Any
 
 from bench import compare, document, fio, goals, report, sides
 from bench.calls import FILE_SIZE, Files
+from bench.cephfs import CephStudy
 from bench.connections import Connections
 from bench.ganesha import Ganesha, enter_namespace, in_root, packaged
 from bench.growth import Directory, Handles, Locks, Opens
@@ -43,6 +44,7 @@ STUDIES: tuple[Study, ...] = (
     Writers(),
     Processes(),
     SecurityStudy(),
+    CephStudy(),
 )
 NAMES = [scenario.name for scenario in SCENARIOS] + [study.name for study in STUDIES]
 

@@ -28,8 +28,8 @@ NFS_CORE_PARAM {{
 }}
 NFSv4 {{ Graceless = true; RecoveryRoot = "{place}/recovery"; }}
 EXPORT {{
-    Export_Id = 1; Path = "{place}/export"; Pseudo = "/export"; Access_Type = RW; Squash = No_Root_Squash;
-    SecType = {security}; Transports = TCP; FSAL {{ Name = VFS; }}
+    Export_Id = 1; Pseudo = "/export"; Access_Type = RW; Squash = No_Root_Squash; SecType = {security};
+    Transports = TCP; {store}
 }}
 LOG {{ Default_log_level = CRIT; }}
 """
@@ -69,7 +69,9 @@ class Ganesha(LocalServer):
         place = IN_ROOT if self.root else directory
         (directory / "recovery").mkdir()
         security = "sys" if realm is None else "sys, krb5, krb5i, krb5p"
-        configuration = _CONFIGURATION.format(tcp=self.tcp, mountd=self.mountd, place=place, security=security)
+        configuration = _CONFIGURATION.format(
+            tcp=self.tcp, mountd=self.mountd, place=place, security=security, store=self.store(place)
+        )
         environment = dict(os.environ)
         if realm is not None:
             for name in ("keytab", "krb5.conf"):
@@ -94,6 +96,10 @@ class Ganesha(LocalServer):
             self.stop()
             end = log.read_text()[-2000:] if log.exists() else "(it has none)"
             raise NotStarted(f"{self.name} did not start; the end of its log:\n{end}") from None
+
+    def store(self, place: Path) -> str:
+        """What its configuration says of what the export is. ``place``: its directory, as it sees that."""
+        return f'Path = "{place}/export"; FSAL {{ Name = VFS; }}'
 
     def stop(self) -> None:
         """End it, its rpcbind, and its view of the directory."""

@@ -231,7 +231,7 @@ class RdmaNfsd(LocalServer):
                 **(options or {}),
             },
             "exports": [
-                {"path": str(path), "pseudo": name, "squash": "none", **self.export_options}
+                {**self.store(path), "pseudo": name, "squash": "none", **self.export_options}
                 for name, path in places.items()
             ],
         }
@@ -256,6 +256,10 @@ class RdmaNfsd(LocalServer):
 
     def events(self) -> dict[str, float]:
         return super().events() | events_of(self.counters())
+
+    def store(self, path: Path) -> dict[str, Any]:
+        """What its configuration says of what an export is."""
+        return {"path": str(path)}
 
     def counters(self) -> dict[str, float]:
         """Its metrics, by name and labels as they stand in the text."""

@@ -1,0 +1,171 @@
+"""What calls cost a gateway over CephFS, beside NFS-Ganesha with FSAL_CEPH on the same cluster.
+
+The cluster is that of the tests, which only a clone has: one node, with its OSD on a file. Both servers have Ceph's
+client library in their process, so their CPU is counted with what that takes. Each has a directory of its own, so
+that they do not take each other's capabilities. Imports :mod:`bench.ganesha`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import socket
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from bench.calls import DATA, Files
+from bench.ganesha import Ganesha
+from bench.generator import Generator
+from bench.running import Impossible
+from bench.scenarios import BY_NAME, PATIENCE, prepare
+from bench.servers import LocalServer, RdmaNfsd
+from bench.study import Row, Study, Terms, by, cost, markdown, medians, progress
+
+CALLS: Final = ("read-4k-32", "write-4k-32", "read-1m-4", "write-1m-4", "create-stat-unlink")
+PART: Final = 0.6
+"""Of Ganesha's CPU, what a call is to take at most."""
+_ROOTS: Final = {"rdma-nfsd": "/ours", "ganesha": "/theirs"}
+
+
+@contextmanager
+def cluster(directory: Path) -> Iterator[Path]:
+    """Its configuration, with a directory for each server. Raises Impossible."""
+    try:
+        tests = importlib.import_module("tests.ceph.cluster")
+        installed = importlib.import_module("tests.ceph.installed")
+    except ImportError as error:
+        raise Impossible(f"it takes a clone, whose tests have a cluster of Ceph: {error}") from None
+    if lacking := installed.why_not():
+        raise Impossible(lacking)
+    made = tests.Cluster(directory / "cluster")
+    try:
+        made.start()
+        with mounted(made.conf, "/") as (client, root):
+            for name in _ROOTS.values():
+                client.make(None, root, name[1:].encode(), 0o40777, None, (0, 0))
+        yield made.conf
+    finally:
+        made.stop()
+
+
+@contextmanager
+def mounted(conf: Path, root: str) -> Iterator[tuple[Any, bytes]]:
+    """A client of the cluster, and the key of a directory there."""
+    mounting = importlib.import_module("nfsd.backends.cephfs.mounting")
+    client = mounting.mounted(mounting.Settings(config=str(conf), root=root))
+    try:
+        yield client, client.root()[0]
+    finally:
+        client.end()
+
+
+def fill(conf: Path, root: str, size: int) -> None:
+    """Make the file of data."""
+    with mounted(conf, root) as (client, key):
+        *_, file, _ = client.make(None, key, b"data", 0o100666, None, (0, 0))
+        opened = client.open(None, file, 2)
+        for offset in range(0, size, len(DATA)):
+            client.write(opened, file, offset, memoryview(DATA))
+        client.sync(file, [opened])
+        opened.close()
+
+
+class Ours(RdmaNfsd):
+    """rdma-nfsd over CephFS."""
+
+    def __init__(self, directory: Path, conf: Path) -> None:
+        self.conf = conf
+        super().__init__(directory)
+
+    def store(self, path: Path) -> dict[str, Any]:
+        return {"backend": "cephfs", "options": {"config": str(self.conf), "root": _ROOTS[self.name]}}
+
+    def lay_out(self, size: int) -> None:
+        fill(self.conf, _ROOTS[self.name], size)
+
+
+class Theirs(Ganesha):
+    """Ganesha with FSAL_CEPH."""
+
+    def __init__(self, directory: Path, conf: Path) -> None:
+        self.conf = conf
+        super().__init__(directory)
+
+    def store(self, place: Path) -> str:
+        export = f'Path = "{_ROOTS[self.name]}"; FSAL {{ Name = CEPH; User_Id = "admin"; }}'
+        return f'{export} }} CEPH {{ Ceph_Conf = "{self.conf}";'
+
+    def lay_out(self, size: int) -> None:
+        fill(self.conf, _ROOTS[self.name], size)
+
+
+Kind = type[Ours] | type[Theirs]
+
+
+class CephStudy(Study):
+    """Every call, every server, in turns."""
+
+    name = "cephfs"
+    summary = "CPU per call over CephFS, beside Ganesha's with FSAL_CEPH"
+
+    def run(self, terms: Terms) -> list[Row]:
+        """The servers in turns, with AUTH_SYS over TCP."""
+        rounds = []
+        kinds: list[Kind] = [Ours, *([Theirs] if Ganesha in terms.rivals else [])]
+        with ExitStack() as ends:
+            directory = Path(ends.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp")))
+            conf = ends.enter_context(cluster(directory))
+            servers = [begin(kind, directory, conf, terms.uid, ends) for kind in kinds]
+            for number in range(terms.rounds):
+                rows: list[Row] = []
+                for call in CALLS:
+                    for server, files in servers if number % 2 == 0 else reversed(servers):
+                        progress(f"cephfs, round {number + 1}: {call}, {server.name}")
+                        rows.append({"server": server.name, "call": call} | of(server, files, call, terms.seconds))
+                rounds.append(rows)
+        return medians(rounds, ("server", "call"))
+
+    def table(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> list[str]:
+        """A row for each call, and the part that ours takes."""
+        heads, lines = ["call", "rdma-nfsd, CPU µs", "calls/s"], []
+        both = any(row["server"] == Theirs.name for row in rows)
+        heads += ["ganesha, CPU µs", "calls/s", f"part (goal ≤ {PART})"] if both else []
+        for (call,), same in by(rows, "call").items():
+            found = {row["server"]: row for row in same}
+            cells = [call]
+            for name in _ROOTS:
+                cells += [f"{found[name]['cpu_us']:.1f}", f"{found[name]['calls_per_s']:,.0f}"] if name in found else []
+            cells += [f"{found[Ours.name]['cpu_us'] / found[Theirs.name]['cpu_us']:.2f}"] if both else []
+            lines.append(cells)
+        return markdown(heads, lines)
+
+    def watched(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> dict[str, float]:
+        """Beside Ganesha, since a cluster on this machine takes from both alike."""
+        cpu = {(row["server"], row["call"]): row["cpu_us"] for row in rows}
+        return {
+            f"{call} over CephFS": used / cpu[Theirs.name, call]
+            for (server, call), used in cpu.items()
+            if server == Ours.name and (Theirs.name, call) in cpu
+        }
+
+
+def begin(kind: Kind, directory: Path, conf: Path, uid: int, ends: ExitStack) -> tuple[LocalServer, Files]:
+    """A server, with its files."""
+    server = kind(directory / kind.name, conf)
+    ends.callback(server.stop)
+    return server, asyncio.run(prepare(server, uid))
+
+
+def of(server: LocalServer, files: Files, call: str, seconds: float) -> dict[str, float]:
+    """CPU microseconds per call, and calls per second."""
+    scenario = BY_NAME[call]
+    made = scenario.calls(files, scenario.size)
+    with server.connect("tcp") as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
+        calls, options = (made, {}) if isinstance(made, list) else (made.calls, made.options)
+        load = Generator(sock.fileno(), calls, scenario.outstanding, **options)
+        found = cost(server, load, seconds, events=False)
+    return {name: found[name] for name in ("cpu_us", "calls_per_s")}
