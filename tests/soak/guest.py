@@ -37,9 +37,23 @@ _MOUNTED = "actimeo=0,lookupcache=none"
 _DEVICE = "rdma link add siw0 type siw netdev eth0"
 _UNSURE = {errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.EREMOTEIO, errno.ENODEV}
 """A disk without room or power, a lock that is lost, a device that is away: nobody knows what was done."""
-_COMPLAINT = re.compile(r"BUG:|WARNING:|\bOops\b|Call Trace|blocked for more than|general protection")
+_COMPLAINT = re.compile(r"BUG:|WARNING:|\bOops\b|Call Trace|general protection")
+_BLOCKED = re.compile(r"^\[ *([\d.]+)\].* blocked for more than (\d+) seconds")
 _BOTH = os.O_RDWR | os.O_CREAT
 _PAST_CACHE = os.O_DIRECT
+
+
+def complaints(log: str, since: float) -> list[str]:
+    """What a kernel's log complains of. A task that was blocked already when the server began its life of now
+    (``since``, in seconds of the kernel's own clock) has waited for a server that was ended all the time."""
+    found, spared = [], False
+    for line in log.splitlines():
+        if blocked := _BLOCKED.match(line):
+            spared = float(blocked[1]) - float(blocked[2]) < since
+            found += [] if spared else [line]
+        elif _COMPLAINT.search(line) and not (spared and "Call Trace" in line):
+            found.append(line)
+    return found
 
 
 class Program:
@@ -316,11 +330,11 @@ class LinuxGuest:
             self._programs.close()
         try:
             log = await self._run("dmesg")
+            now = float(await self._run("cut -d ' ' -f 1 /proc/uptime"))
         except GuestError as error:
-            log = f"BUG: {error}"
-        for line in log.splitlines():
-            if _COMPLAINT.search(line):
-                record.finding(f"the guest's kernel: {line}")
+            log, now = f"BUG: {error}", 0.0
+        for line in complaints(log, now - (time.monotonic() - record.serves_since)):
+            record.finding(f"the guest's kernel: {line}")
 
     async def _run(self, script: str) -> str:
         return (await asyncio.to_thread(self._guest.run, script, 120)).output

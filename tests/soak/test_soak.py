@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.soak.broken import without_sync
+from tests.soak.guest import complaints
 from tests.soak.report import Report
 from tests.soak.run import Options, Run
 from tests.soak.server import Server
@@ -34,6 +35,20 @@ def test_a_short_soak_finds_nothing() -> None:
     assert report.operations["close-to-open read"] > 0
     assert report.connections > 0
     assert report.native_calls > 0
+
+
+def test_a_kernel_complains_of_what_it_waited_for_in_the_servers_last_life() -> None:
+    log = """[  130.125] INFO: task python3:175 blocked for more than 120 seconds.
+[  130.128] Call Trace:
+[  251.961] INFO: task python3:175 blocked for more than 241 seconds.
+[  251.962] Call Trace:
+[  260.000] WARNING: CPU: 0 PID: 1 at fs/nfs/inode.c:1
+[  391.961] INFO: task python3:175 blocked for more than 120 seconds.
+[  391.962] Call Trace:"""
+    lines = log.splitlines()
+    assert complaints(log, 0.0) == lines
+    assert complaints(log, 270.0) == lines[4:]
+    assert complaints(log, 300.0) == lines[4:5]
 
 
 def test_a_server_is_forked_killed_and_forked_again() -> None:
