@@ -12,7 +12,7 @@ booted=$lab/booted-$suite
 # git, because what is packed is what git knows.
 export RDMA_NFSD_INCLUDE=make,mount,ca-certificates,procps,passwd,iproute2,openssh-client
 "$here/enter.sh" "$suite" "$built" sh -euc '
-    [ -x /usr/bin/git ] || apt-get install -y -qq git >/dev/null
+    [ -x /usr/bin/git ] || { apt-get update -qq && apt-get install -y -qq git >/dev/null; }
     git init -q . && git add -A && rm -rf dist && make deb'
 package=$(ls "$built"/clone/dist/rdma-nfsd_*.deb)
 
