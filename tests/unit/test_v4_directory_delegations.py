@@ -57,7 +57,7 @@ def test_a_directory_that_is_removed_meanwhile_is_not_delegated(tmp_path, monkey
         async def removed(*args):
             allowed = await access(*args)
             monkeypatch.undo()
-            await two.run(*two.path("/0"), (p.OP_REMOVE, p.REMOVE4args(b"d")))
+            await asyncio.ensure_future(two.run(*two.path("/0"), (p.OP_REMOVE, p.REMOVE4args(b"d"))))
             return allowed
 
         monkeypatch.setattr(server.service, "access", removed)
