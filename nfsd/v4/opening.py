@@ -101,22 +101,11 @@ async def open_file(
     """Open a regular file at which the caller has looked just now. ``opened``: what its creation has left open, with a
     count that is taken over. A caller that has ``created`` the file may open it whatever its mode. Raises SHARE_DENIED,
     DELAY while another client's delegation is being recalled, what :meth:`OpenTable.reserve` raises, and OSError."""
-    if not created:
-        return await _open_file(asked, credential, node, opened, created, claim)
-    # Others may have removed it by now. It is open all the same, as after open(2): a client that is told that it is
-    # stale makes it a second time.
-    node.inode.used_count += 1
-    try:
-        return await _open_file(asked, credential, node, opened, created, claim)
-    finally:
-        node.inode.used_count -= 1
-
-
-async def _open_file(
-    asked: Asked, credential: Credential, node: Node, opened: OpenFile | None, created: bool, claim: Claim
-) -> Opened:
     server, access = asked.server, asked.access
     trusted = created or claim.known
+    # Others may have removed by now what has been created. It is open all the same, as after open(2): a client that is
+    # told that it is stale makes it a second time.
+    node.inode.used_count += created
     try:
         reservation = await _reserve(asked, credential, node, created, claim)
         try:
@@ -138,6 +127,8 @@ async def _open_file(
         if opened is not None:
             opened.release()
         raise
+    finally:
+        node.inode.used_count -= created
     take_over(state, opened, node, access, asked.caller, credential.host)
     del opened  # if the state had one before, this one may have to go for a lease
     if claim.reclaim is not None:
