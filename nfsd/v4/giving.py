@@ -41,8 +41,8 @@ class Named(NamedTuple):
     """Of the caller in the directory."""
     directory: Node
     name: bytes
-    change: int
-    """The directory's change attribute when the name led to the file."""
+    change: int | None
+    """The directory's change attribute when the name led to the file; None: it is not known what it was then."""
 
 
 async def give(
@@ -110,7 +110,7 @@ async def _is_named(server: Nfs4Server, node: Node, named: Named | None) -> bool
     section 10.4.1), and a change that was made before the delegation was offered has recalled nothing."""
     if named is None:
         return (await server.service.attributes(node)).nlink > 0
-    if names_unchanged(named.directory, named.change):
+    if named.change is not None and names_unchanged(named.directory, named.change):
         return True
     try:
         found, _ = await server.service.lookup(named.credential, named.directory, named.name)

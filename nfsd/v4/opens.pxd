@@ -26,6 +26,7 @@ cdef class Opening(Errand):
     cdef Node node
     cdef Credential credential      # of the caller there
     cdef NameChange change          # that has made the file; None: it was there
+    cdef bint walked                # a worker has found it, some time ago
     cdef uint64_t before            # the directory's change attribute
     cdef uint64_t after
     cdef uint32_t shown[3]          # attributes that have been set

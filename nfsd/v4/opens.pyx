@@ -204,7 +204,9 @@ cdef class Nfs4Opens(NameChanges):
         """Who asks for what (:class:`nfsd.v4.opening.Asked`), and by what name in the current directory; NULL: by none."""
         cdef object by = None
         if name != NULL:
-            by = Named(self.standing.credential, self.current, octets_of(name), opening.after)
+            by = Named(
+                self.standing.credential, self.current, octets_of(name), None if opening.walked else opening.after
+            )
         if self.minor:
             return Asked(
                 self.server, self.client, self.owner, self.caller.credential, self.share, self.denied, self.share_access & WANT,
@@ -300,6 +302,7 @@ cdef class Nfs4Opens(NameChanges):
         found = opening_of(None, node, None, behind - arguments.at)
         found.credential = self.standing.credential
         found.before = found.after = change
+        found.walked = isinstance(brought, Walk)
         self.open_now(found, name if claim == CLAIM_NULL else NULL, None, False)
         return self.through(found, arguments, place)
 

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from nfsd.v4 import name_errands, opening
+from nfsd.v4 import giving, name_errands, opening
 from nfsd.v4.ops import delegations
 from nfsd.vfs.types import Credential
 from tests.support.delegations import BOTH, NONE, READ, delegated, prepared, with_two
@@ -188,3 +188,22 @@ def test_a_new_file_that_is_removed_at_once_is_open_all_the_same(tmp_path, monke
         assert (read.resok4.data, read.resok4.eof) == (b"", True)
 
     with_two(tmp_path, minor, test, leases=True)  # with those, what is open for reading is opened once more
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_a_name_that_was_looked_up_some_time_ago_is_looked_up_again(tmp_path, removed):
+    """The directory's change attribute may have had its value of now already when the name was removed."""
+
+    @prepared
+    async def test(server, export, one, two):
+        *_, root = await one.run(*one.path("/0"), p.OP_GETFH)
+        *_, file = await one.run(*one.path("/0"), (p.OP_LOOKUP, p.LOOKUP4args(b"f")), p.OP_GETFH)
+        directory, node = (server.service.nodes.find(found.resok4.object) for found in (root, file))
+        if removed:
+            await two.run(*two.path("/0"), (p.OP_REMOVE, p.REMOVE4args(b"f")))
+        named = giving.Named(Credential(0, 0), directory, b"f", None)
+        assert await giving._is_named(server.nfs4, node, named) == (not removed)
+        now = (await server.service.attributes(directory)).change
+        assert await giving._is_named(server.nfs4, node, named._replace(change=now))
+
+    with_two(tmp_path, 1, test)
