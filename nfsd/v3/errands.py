@@ -86,9 +86,11 @@ class Errands:
         """As :meth:`_clear`; nor has anybody a delegation of the files of these names. Raises JUKEBOX, and OSError
         where it cannot be known which files those are: a shortage may be over before the change."""
         await self._clear(hold, credential, *(directory for directory, _ in places))
-        if self._delegations is not None and self._delegations.active:
+        if self._delegations is not None:
             found = []
             for directory, name in places:
+                if not self._delegations.may_stand(directory):
+                    continue
                 with suppress(FileNotFoundError, PermissionError):  # which the change meets as well
                     found.append((await self._service.lookup(credential, directory, name))[0])
             await clear(self._delegations, found, True, hold)

@@ -62,9 +62,8 @@ class Demands(enum.Enum):
 class Delegations(Protocol):
     """What NFSv3 must know of NFSv4's delegations: they are recalled before the file is changed or read."""
 
-    @property
-    def active(self) -> bool:
-        """Whether files are delegated at all."""
+    def may_stand(self, directory: Node) -> bool:
+        """Whether files of a directory are delegated, or may be before somebody is done with them there."""
 
     async def cleared(self, file_key: bytes, *, write: bool) -> bool:
         """Whether no delegation conflicts any more; what does is being recalled."""

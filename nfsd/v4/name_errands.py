@@ -79,12 +79,13 @@ async def _recall(
 ) -> list[bool]:
     """No other client has a delegation of the files of these names until ``hold`` is closed: their holders rely on the
     names too (RFC 8881 section 10.4.1). That nothing is delegated yet does not matter: it might be before the name is
-    changed. Says which of the names there are, if files are delegated at all. Raises DELAY, and OSError where it cannot
-    be known which files those are: a shortage may be over before the change."""
-    if not server.recalls.active:
-        return [False] * len(places)
+    changed. Says which of the names there are, where files are delegated at all. Raises DELAY, and OSError where it
+    cannot be known which files those are: a shortage may be over before the change."""
     there = []
     for directory, name in places:
+        if not server.recalls.may_stand(directory):
+            there.append(False)
+            continue
         try:
             node, _ = await server.service.lookup(credential, directory, name)
         except (FileNotFoundError, PermissionError):

@@ -29,6 +29,8 @@ from nfsd.v4.callbacks import set_within
 from nfsd.v4.delegated_times import Told, asked_of, told_in
 from nfsd.v4.notifying import Event, Notifications, referring
 from nfsd.vfs.leases import break_time
+from nfsd.vfs.records import Node
+from nfsd.vfs.store_mounts import is_shared
 from rpcrdma.firewall import spawn
 
 log = logging.getLogger(__name__)
@@ -137,10 +139,9 @@ class Recalls:
                 if not await self.progress(file_key, deadline):
                     raise DelegationConflict
 
-    @property
-    def active(self) -> bool:
-        """Whether files are delegated at all."""
-        return self.table.limit > 0
+    def may_stand(self, directory: Node) -> bool:
+        """Whether files of a directory are delegated, or may be before somebody is done with them there."""
+        return self.table.count > 0 or (self.table.limit > 0 and not is_shared(directory))
 
     async def cleared(self, file_key: bytes, *, write: bool) -> bool:
         """As ``clear``, for NFSv3: whether nothing is in the way (any more)."""

@@ -54,3 +54,24 @@ def test_a_file_that_only_this_server_changes_is_delegated(tmp_path, minor):
             assert answer.gddrnf_status == p.gddrnf4_status.GDD4_OK
 
     with_store(tmp_path, minor, ALONE, test)
+
+
+@pytest.mark.parametrize("kind", [ALONE, SHARED])
+@pytest.mark.parametrize("minor", [0, 1])
+def test_names_are_looked_at_where_their_files_may_be_delegated(tmp_path, monkeypatch, minor, kind):
+    """Before one is removed, also while nothing is delegated yet; in a store that others change that is of no use."""
+
+    async def test(server, export, one, two):
+        making = p.CREATE4args(p.createtype4(p.nfs_ftype4.NF4DIR), b"f", mode(0o755))
+        await one.run(*one.path("/store"), (p.OP_CREATE, making))
+        looked_up, lookup = [], server.service.lookup
+
+        async def noting(credential, directory, name):
+            looked_up.append(name)
+            return await lookup(credential, directory, name)
+
+        monkeypatch.setattr(server.service, "lookup", noting)
+        await two.run(*two.path("/store"), (p.OP_REMOVE, p.REMOVE4args(b"f")))
+        assert (b"f" in looked_up) == (kind == ALONE)
+
+    with_store(tmp_path, minor, kind, test)

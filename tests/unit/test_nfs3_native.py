@@ -390,8 +390,7 @@ class Delegated:
     def __init__(self):
         self.key, self.write, self.asked = b"", False, 0
 
-    @property
-    def active(self):
+    def may_stand(self, directory):
         return bool(self.key)
 
     async def cleared(self, file_key, *, write):
