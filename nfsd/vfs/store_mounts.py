@@ -90,16 +90,18 @@ class StoreMount(Mount):
             del self._trains[inode]
         made: list[Made | Exception]
         try:
-            made = await self.store.data.write_all([one for one, _ in train])
-        except Exception as failure:
-            made = [failure] * len(train)
-        for (_, done), one in zip(train, made, strict=True):
-            if isinstance(one, Exception):
-                done.set_exception(one)
-            else:
-                done.set_result(one)
-        # Behind those who are told now, and note what has become of the file before its next change.
-        asyncio.get_running_loop().call_soon(_end_turn, serial)
+            try:
+                made = await self.store.data.write_all([one for one, _ in train])
+            except Exception as failure:
+                made = [failure] * len(train)
+            for (_, done), one in zip(train, made, strict=True):
+                if isinstance(one, Exception):
+                    done.set_exception(one)
+                else:
+                    done.set_result(one)
+        finally:
+            # Behind those who are told now, and note what has become of the file before its next change.
+            asyncio.get_running_loop().call_soon(_end_turn, serial)
 
 
 def store_of(node: Node) -> Store | None:

@@ -319,7 +319,8 @@ cdef class ReplayCache:
             self.shares[host] = share
             self.order.append(share)
         if self.finished.find(key) != NULL:
-            self.drop_expired(share, now, share.size)  # this one is among them: else the call would not have been executed
+            # This one is among them: else the call would not have been executed.
+            self.drop_expired(share, now, self.finished.count)
         # First the room for it: in a full cache, sizes would else go up and down with each entry, over a power of two
         # that is the bound, and shares from level to level.
         while self.size + cost > self.max_bytes and self.size:
