@@ -34,6 +34,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := $(VENV)/stamps
 BUILDING := build/in-progress
+# Test files that run at a time, where no guest takes the processors: half of their time is spent waiting.
+WORKERS ?= 4
 
 # The declarations are sources, too: formats are generated from them (nfsd/wire/).
 SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi') setup.py setup_translate.py \
@@ -111,7 +113,7 @@ tools:
 	@tests/vm/host-packages.sh browser
 
 test: tools develop lab lint
-	$(BIN)/python -m pytest -v -n 2 --dist loadfile --durations=15 -m "not guest and not ceph and not container and not long"
+	$(BIN)/python -m pytest -v -n $(WORKERS) --dist loadfile --durations=25 -m "not guest and not ceph and not container and not long"
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
 		-m "guest and not ceph and not devices and not faults and not matrix and not long"
 	@[ "$(GUEST)" = newest ] || $(MAKE) -s test-some-newest
@@ -134,7 +136,7 @@ test-container: develop
 	$(BIN)/python -m pytest -v -s -m container tests/containers
 
 test-fast: tools develop
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not guest and not package and not ceph and not container"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not guest and not package and not ceph and not container"
 
 test-guest: tools develop lab
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not ceph and not devices and not faults and not matrix"

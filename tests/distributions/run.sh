@@ -12,5 +12,5 @@ exec "$here/enter.sh" "$suite" "${RDMA_NFSD_LAB:-$here/../../.lab}/debian-$suite
     make tools develop
     . /etc/os-release
     echo "$PRETTY_NAME, $(.venv/bin/python --version)"
-    exec .venv/bin/python -m pytest -p no:cacheprovider "$@"
+    exec .venv/bin/python -m pytest -p no:cacheprovider -n "${WORKERS:-4}" --dist loadfile "$@"
 ' sh -m "not guest and not package" "$@"
