@@ -21,6 +21,7 @@ from nfsd.protocol.nfs4 import OP_PUTFH
 from nfsd.protocol.nfs4_ops import OPERATIONS
 from nfsd.vfs.handles import HandleCodec
 from rpcrdma.faults.plan import Message
+from rpcrdma.rpc.call_header import CallHeader
 from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.rpc.program import RPCSEC_GSS, RpcReply
 from rpcrdma.rpc.refusals import accepted
@@ -44,8 +45,6 @@ _OTHERS: Final = {
 _NLM_NUMBERS: Final = {
     number: name.removeprefix("NLMPROC4_") for name, number in vars(nlm4).items() if name.startswith("NLMPROC4_")
 }
-_HEADER: Final = struct.Struct(">8I")
-_CALL_HEADER: Final = 40
 _MOST_OPERATIONS: Final = 1024
 _STATEID_AND_OFFSET: Final = 16 + 8
 ATTRIBUTES: Final = {
@@ -169,19 +168,18 @@ class Asked:
 def read(message: Message) -> Asked | None:
     """A call; None: it is none that anything is known of."""
     data, chunks = message
-    if len(data) < _CALL_HEADER:
+    header = CallHeader(data)
+    if header.flaw:
         return None
-    xid, kind, _, number, version, procedure, flavor, length = _HEADER.unpack_from(data)
-    verifier = 32 + (length + 3 & ~3)
+    number, version, procedure = header.number
     program = next((name for name, known in PROGRAMS.items() if known == number), "")
-    if kind != 0 or not program or verifier + 8 > len(data):
+    if not program:
         return None
-    arguments = verifier + 8 + (int.from_bytes(data[verifier + 4 : verifier + 8], "big") + 3 & ~3)
-    call = Asked(message, xid, program, version, procedure, "", arguments)
-    if flavor == RPCSEC_GSS:
+    call = Asked(message, header.xid, program, version, procedure, "", header.arguments)
+    if header.flavor == RPCSEC_GSS:
         return call  # its arguments may be sealed, and a reply of ours would have no verifier
     try:
-        return _named(call, Decoder(data, chunks, arguments))
+        return _named(call, Decoder(data, chunks, header.arguments))
     except (XdrError, ValueError):
         return call
 

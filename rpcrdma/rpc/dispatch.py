@@ -31,12 +31,12 @@ from rpcrdma.log_limits import limited_logger
 from rpcrdma.rpc import eager, replay
 from rpcrdma.rpc.arrived import NO_REPLY as NO_REPLY
 from rpcrdma.rpc.arrived import TAKEN, Arrived, Done, TurnedAway
+from rpcrdma.rpc.call_header import CallHeader
 from rpcrdma.rpc.credentials import CredentialReader
-from rpcrdma.rpc.messages import MAX_AUTH_BYTES, RPC_VERSION, accept_stat, auth_stat, msg_type, reject_stat, reply_stat
+from rpcrdma.rpc.messages import accept_stat, auth_stat, msg_type, reject_stat, reply_stat
 from rpcrdma.rpc.native import Gate, NativeCalls, NativeProgram, Waiting
 from rpcrdma.rpc.offers import Offer, offers
 from rpcrdma.rpc.program import (
-    AUTH_TLS,
     ENCODED,
     RPCSEC_GSS,
     Call,
@@ -49,20 +49,16 @@ from rpcrdma.rpc.program import (
     RpcReply,
     Transport,
 )
-from rpcrdma.rpc.refusals import accepted, denied, starttls, to_short
+from rpcrdma.rpc.refusals import accepted, denied, starttls, to_flawed
 from rpcrdma.rpc.secured import SecuredCalls, Step
 from rpcrdma.rpc.tally import Counts, Latencies
 from rpcrdma.xdr import Decoder, Encoder, XdrError
 
 _log = limited_logger(__name__)
 
-_CALL, _REPLY = int(msg_type.CALL), int(msg_type.REPLY)
+_REPLY = int(msg_type.REPLY)
 _ACCEPTED = int(reply_stat.MSG_ACCEPTED)
-_HEADER: Final = struct.Struct(">8I")
-_WORDS: Final = struct.Struct(">II")
 _SUCCESS_HEADER: Final = struct.Struct(">6I")
-_SHORTEST: Final = 40
-"""Octets of a call header with empty credential and verifier."""
 
 
 class Row(Counts):
@@ -322,32 +318,21 @@ class Dispatcher:
     def _begin(self, arrived: Arrived) -> Execution | RpcReply | None:
         """The call, ready to be executed; or what there is to say instead: a reply, :data:`NO_REPLY`, None to close the
         connection, :data:`TAKEN` for nothing as yet."""
-        data = arrived.data
-        size = len(data)
-        if size < _SHORTEST:
-            return self._refuse(to_short(data))
-        xid, kind, rpc_version, program, version, procedure, flavor, length = _HEADER.unpack_from(data)
-        if kind != _CALL:
-            return self._refuse(None)
-        if rpc_version != RPC_VERSION:
-            return self._refuse(denied(xid, reject_stat.RPC_MISMATCH, RPC_VERSION, RPC_VERSION))
-        if length > MAX_AUTH_BYTES:
-            return self._refuse(denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED))
-        verifier = 32 + (length + 3 & ~3)
-        if verifier + 8 > size:
-            return self._refuse(accepted(xid, accept_stat.GARBAGE_ARGS))
-        arrived.xid, arrived.number = xid, (program, version, procedure)
-        if flavor == RPCSEC_GSS and self.secured is not None:
-            return self.secured.begin(arrived, length)
-        credential = self._credentials.read(flavor, data[32 : 32 + length])
+        header = CallHeader(arrived.data)
+        if header.flaw:
+            return self._refuse(to_flawed(header))
+        arrived.xid, arrived.number = header.xid, header.number
+        if header.flavor == RPCSEC_GSS and self.secured is not None:
+            return self.secured.begin(arrived, header)
+        credential = self._credentials.read(header.flavor, header.credential)
         if not isinstance(credential, RpcCredential):
-            if (flavor, length, procedure) == (AUTH_TLS, 0, 0) and size == _SHORTEST and arrived.transport.begin_tls():
-                return starttls(xid)
-            return self._refuse(denied(xid, reject_stat.AUTH_ERROR, credential))
-        if _WORDS.unpack_from(data, verifier) != (0, 0):
+            if header.asks_for_tls and arrived.transport.begin_tls():
+                return starttls(header.xid)
+            return self._refuse(denied(header.xid, reject_stat.AUTH_ERROR, credential))
+        if not header.unverified:
             # RFC 5531 appendix A: the verifier that goes with AUTH_SYS is AUTH_NONE of length zero.
-            return self._refuse(denied(xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADVERF))
-        return self.enter(arrived, credential, verifier + 8)
+            return self._refuse(denied(header.xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADVERF))
+        return self.enter(arrived, credential, header.arguments)
 
     def enter(
         self, arrived: Arrived, credential: RpcCredential, offset: int, caller: int | None = None

@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.declined cimport Declined
 from rpcrdma.place cimport Answerer, Held, Place
+from rpcrdma.rpc.call_header cimport call_header_t
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
 from rpcrdma.rpc.signed cimport Known, Signed
 from rpcrdma.rpc.tally cimport Latencies, Tally
@@ -122,12 +123,12 @@ cdef class NativeCalls(Answerer):
 
     cdef bint admitted(self) except -1
     cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1
-    cdef int failed(self, const uint8_t *message, Place place, object error) except -1
+    cdef int failed(self, const uint8_t *message, size_t size, Place place, object error) except -1
     cdef NativeVersion version_of(self, uint32_t number, uint32_t version)
     cdef int left_off(self, object begun, bytes key) except -1
     cdef int enter(self, Held held, Waiting waiting) except -1
     cdef int cannot_begin(self, Waiting waiting, object error) except -1
     cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1
     cdef int carry_on(self, Held held, Place place, object holder) except -1
-    cdef Caller caller_of(self, const uint8_t *message, size_t arguments)
+    cdef Caller caller_of(self, const uint8_t *message, call_header_t *header)
     cdef Caller new_caller(self, object key, object credential, uint64_t digest, size_t header)

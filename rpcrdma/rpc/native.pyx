@@ -1,8 +1,7 @@
 # distutils: extra_compile_args = -O2
 """Native calls: the common procedures, answered natively in the stack in which they arrived (contract: ``native.pyi``).
 
-Owns the RPC header of such calls (RFC 5531 section 9) and their callers. Imports :mod:`rpcrdma.rpc` and knows neither
-transport nor program: a transport hands in messages and a :class:`~rpcrdma.place.Place` for the reply, a program
+Owns the callers of such calls. Imports :mod:`rpcrdma.rpc` and knows neither transport nor program: a transport hands in messages and a :class:`~rpcrdma.place.Place` for the reply, a program
 derives from :class:`NativeProgram`.
 
 The rule: a native call gives the very answer that the general path (:mod:`rpcrdma.rpc.dispatch`) would give, or declines,
@@ -24,9 +23,10 @@ from rpcrdma.clock cimport nanoseconds
 from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined, word
 from rpcrdma.memory cimport Lease
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, store32
+from rpcrdma.rpc.call_header cimport BODY, FLAWLESS, call_header_t, read_call
 from rpcrdma.rpc.calls cimport copy_of, key_of_call
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest
-from rpcrdma.rpc.signed cimport Known, LONGEST_HEAD, UNSIGNED, Signed, arguments_of, signature
+from rpcrdma.rpc.signed cimport Known, LONGEST_HEAD, UNSIGNED, Signed, signature
 from rpcrdma.rpc.tally cimport Counts
 from rpcrdma.rpc.work cimport Unbegun, Work
 from rpcrdma.wire.rpc cimport AUTH_SYS, RPCSEC_GSS, SYSTEM_ERR
@@ -39,7 +39,7 @@ from rpcrdma.rpc.program import RpcCredential, RpcReply
 
 
 cdef enum:
-    CALL_HEADER = 40        # with empty credential and verifier
+    PROCEDURES = 64         # of a program, that may be answered here
     CALLERS = 256           # per connection; beyond it all are forgotten and learnt again
     BY_PROGRAM = -1         # why a call is declined: it knows
 
@@ -210,25 +210,26 @@ cdef class NativeCalls(Answerer):
                 self.decline(message, size, self.why)
             return outcome
         except Exception as error:
-            if size < CALL_HEADER or place.end - start < LONGEST_HEAD:
+            if self.why == SHAPE or place.end - start < LONGEST_HEAD:
                 raise
             place.forget_payload()
             place.at = start
-            return self.failed(message, place, error)
+            return self.failed(message, size, place, error)
 
     cdef void decline(self, const uint8_t *message, size_t size, int reason) noexcept:
-        cdef uint32_t procedure, row
+        cdef call_header_t header
+        cdef uint32_t row
         cdef NativeVersion known
         if message == NULL:
             self.unknown.add(NOBODY, reason)
             return
-        if size < 24 or load32(message + 4) != 0:
-            return  # no call
-        row = procedure = load32(message + 20)
+        if read_call(message, size, &header) != FLAWLESS:
+            return
+        row = header.procedure
         for known in self.versions:
-            if known.number == load32(message + 12) and known.version == load32(message + 16):
+            if known.number == header.program and known.version == header.version:
                 if reason == BY_PROGRAM:
-                    reason = known.program.reason(procedure, &row)
+                    reason = known.program.reason(header.procedure, &row)
                 known.program.declined.add(row, reason)
 
     cdef int hold(self, Held held) except -1:
@@ -299,7 +300,7 @@ cdef class NativeCalls(Answerer):
         except Exception as error:
             place.forget_payload()
             place.at = start
-            outcome = self.failed(held.message, place, error)
+            outcome = self.failed(held.message, held.size, place, error)
         program.pause()
         if outcome == WAITS:
             waiting.told()
@@ -354,21 +355,24 @@ cdef class NativeCalls(Answerer):
             return message
         return self.replay.pass_on(entry, message, begun, taken)
 
-    cdef int failed(self, const uint8_t *message, Place place, object error) except -1:
+    cdef int failed(self, const uint8_t *message, size_t size, Place place, object error) except -1:
         """Answer a call in which a program has failed, as the general path does. Returns ANSWERED."""
-        cdef uint32_t procedure = load32(message + 20)
-        cdef NativeVersion version = self.version_of(load32(message + 12), load32(message + 16))
-        self.signed.head(place, load32(message))
+        cdef call_header_t header
+        cdef NativeVersion version
+        read_call(message, size, &header)
+        version = self.version_of(header.program, header.version)
+        self.signed.head(place, header.xid)
         store32(place.at - 4, SYSTEM_ERR)
         if version is not None:
             # Whoever it was on behalf of: nothing is done for anybody else in that one's name.
             version.program.pause()
-        row = version.rows[procedure] if version is not None and procedure < 64 else None
-        what = f"program {load32(message + 12)} version {load32(message + 16)}, procedure {procedure}"
-        failed(self.transport, load32(message), row, what, error)
+        row = version.rows[header.procedure] if version is not None and header.procedure < PROCEDURES else None
+        what = f"program {header.program} version {header.version}, procedure {header.procedure}"
+        failed(self.transport, header.xid, row, what, error)
         return ANSWERED
 
     cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1:
+        cdef call_header_t header
         cdef size_t offset
         cdef uint32_t procedure
         cdef NativeVersion version
@@ -380,13 +384,12 @@ cdef class NativeCalls(Answerer):
         cdef double then
         self.why = SHAPE
         self.signed, self.taken = UNSIGNED, None
-        offset = arguments_of(message, size)
-        if offset == 0:
+        if read_call(message, size, &header) != FLAWLESS or header.arguments > size:
             return DECLINED
-        procedure = load32(message + 20)
+        offset, procedure = header.arguments, header.procedure
         self.why = PROCEDURE
-        version = self.version_of(load32(message + 12), load32(message + 16))
-        if version is None or not (version.program.procedures >> procedure) & 1:
+        version = self.version_of(header.program, header.version)
+        if version is None or procedure >= PROCEDURES or not (version.program.procedures >> procedure) & 1:
             return DECLINED
         self.why = SIZE
         if place.end - place.at < LONGEST_HEAD:
@@ -395,7 +398,7 @@ cdef class NativeCalls(Answerer):
             self.calling = True
             self.clock = nanoseconds() * 1e-9
         self.why = CALLER
-        caller = self.caller_of(message, offset)
+        caller = self.caller_of(message, &header)
         if caller is None:
             return DECLINED
         self.why = GATE
@@ -405,7 +408,7 @@ cdef class NativeCalls(Answerer):
             return DECLINED
         if not self.signed.take():
             return DECLINED  # the general path drops it
-        self.signed.head(place, load32(message))
+        self.signed.head(place, header.xid)
         self.why = BY_PROGRAM
         program = version.program
         program.shown, program.tally, place.begun = procedure, None, None
@@ -448,17 +451,16 @@ cdef class NativeCalls(Answerer):
         self.admitted_in, self.admitted_until = generation, self.clock + self.gate.lasts
         return True
 
-    cdef Caller caller_of(self, const uint8_t *message, size_t arguments):
-        """Who calls; None: for the general path to say. The arguments begin there in the message."""
+    cdef Caller caller_of(self, const uint8_t *message, call_header_t *header):
+        """Who calls; None: for the general path to say."""
         cdef bytes key = self.latest_key
-        cdef uint32_t flavor = load32(message + 24)
         # The stamp in front is arbitrary (RFC 5531 appendix A): without it equal callers have equal octets.
-        cdef const uint8_t *body = message + 36
-        cdef size_t size = load32(message + 28)
+        cdef const uint8_t *body = message + BODY + 4
+        cdef size_t arguments = header.arguments, size = header.length
         cdef Signed signed
         cdef Caller caller
-        if flavor == RPCSEC_GSS:
-            signed = signature(self.secured, message, arguments, self.clock)
+        if header.flavor == RPCSEC_GSS:
+            signed = signature(self.secured, message, header, self.clock)
             if signed is None:
                 return None
             self.signed = signed
@@ -466,7 +468,7 @@ cdef class NativeCalls(Answerer):
             if caller is None or caller.credential is not signed.credential or caller.header != arguments:
                 caller = self.new_caller(signed.context.label, signed.credential, signed.context.digest, arguments)
             return caller
-        if flavor != AUTH_SYS or size < 20:
+        if header.flavor != AUTH_SYS or size < 20 or header.verifier_flavor or header.verifier_length:
             return None
         size -= 4
         if key is not None and <size_t>PyBytes_GET_SIZE(key) == size and memcmp(PyBytes_AS_STRING(key), body, size) == 0:
@@ -474,10 +476,10 @@ cdef class NativeCalls(Answerer):
         key = PyBytes_FromStringAndSize(<char *>body, size)
         caller = self.callers.get(key)
         if caller is None:
-            credential = self.read_credential(flavor, memoryview(bytes(4) + key))
+            credential = self.read_credential(AUTH_SYS, memoryview(bytes(4) + key))
             if not isinstance(credential, RpcCredential):
                 return None
-            caller = self.new_caller(key, credential, caller_digest(flavor, body - 4, size + 4), arguments)
+            caller = self.new_caller(key, credential, caller_digest(AUTH_SYS, body - 4, size + 4), arguments)
         self.latest_key, self.latest_caller = key, caller
         return caller
 

@@ -6,26 +6,24 @@ Owns their octets; imports the vocabulary of messages and of programs.
 from __future__ import annotations
 
 import struct
-from typing import Final
 
-from rpcrdma.rpc.messages import RPC_VERSION, accept_stat, msg_type, reject_stat, reply_stat
+from rpcrdma.rpc.call_header import CallHeader, Flaw
+from rpcrdma.rpc.messages import RPC_VERSION, accept_stat, auth_stat, msg_type, reject_stat, reply_stat
 from rpcrdma.rpc.program import AUTH_NONE, RpcReply
 
-_CALL, _REPLY = int(msg_type.CALL), int(msg_type.REPLY)
+_REPLY = int(msg_type.REPLY)
 _ACCEPTED, _DENIED = int(reply_stat.MSG_ACCEPTED), int(reply_stat.MSG_DENIED)
-_WORDS: Final = struct.Struct(">II")
 
 
-def to_short(data: memoryview) -> RpcReply | None:
-    """The answer to a message that is too short to be a call; None: the connection is to be closed."""
-    if len(data) < 8:
+def to_flawed(header: CallHeader) -> RpcReply | None:
+    """The answer to a call whose header has a flaw; None: the connection is to be closed."""
+    if header.flaw == Flaw.NO_CALL:
         return None
-    xid, kind = _WORDS.unpack_from(data)
-    if kind != _CALL:
-        return None
-    if len(data) >= 12 and int.from_bytes(data[8:12], "big") != RPC_VERSION:
-        return denied(xid, reject_stat.RPC_MISMATCH, RPC_VERSION, RPC_VERSION)
-    return accepted(xid, accept_stat.GARBAGE_ARGS)
+    if header.flaw == Flaw.OTHER_VERSION:
+        return denied(header.xid, reject_stat.RPC_MISMATCH, RPC_VERSION, RPC_VERSION)
+    if header.flaw == Flaw.LONG_CREDENTIAL:
+        return denied(header.xid, reject_stat.AUTH_ERROR, auth_stat.AUTH_BADCRED)
+    return accepted(header.xid, accept_stat.GARBAGE_ARGS)
 
 
 def accepted(xid: int, status: accept_stat, *more: int) -> RpcReply:

@@ -37,6 +37,7 @@ from libc.string cimport memcpy
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.digest cimport Digest, digest_add, digest_begin, digest_end
 from rpcrdma.place cimport load32, store32, store64
+from rpcrdma.rpc.call_header cimport BODY, FLAWLESS, call_header_t, read_call
 from rpcrdma.rpc.kept_replies cimport KeptReplies, cuts_of, kept_t, reply_of
 from rpcrdma.wire.rpc cimport AUTH_SYS
 
@@ -119,12 +120,13 @@ cdef uint64_t caller_in(object data) except? 0:
     """The :func:`caller_digest` of a call's header."""
     cdef Py_buffer buffer
     cdef const uint8_t *octets
+    cdef call_header_t header
     PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
     try:
         octets = <const uint8_t *>buffer.buf
-        if buffer.len < 32 or buffer.len - 32 < load32(octets + 28):
+        if read_call(octets, buffer.len, &header) != FLAWLESS:
             raise ValueError("not the header of a call")
-        return caller_digest(load32(octets + 24), octets + 32, load32(octets + 28))
+        return caller_digest(header.flavor, octets + BODY, header.length)
     finally:
         PyBuffer_Release(&buffer)
 

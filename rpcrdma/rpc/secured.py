@@ -30,6 +30,7 @@ from rpcrdma.log_limits import limited_logger
 from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.rpc import eager
 from rpcrdma.rpc.arrived import NO_REPLY, TAKEN, Arrived, Done, TurnedAway
+from rpcrdma.rpc.call_header import CallHeader
 from rpcrdma.rpc.gss_messages import (
     CONTINUE_INIT,
     DATA,
@@ -107,21 +108,18 @@ class SecuredCalls:
 
     # -- what arrives ----------------------------------------------------------------------------------------------
 
-    def begin(self, arrived: Arrived, length: int) -> Execution | RpcReply | None:
-        """A call with a credential of RPCSEC_GSS of ``length`` octets; the outcome as of ``Dispatcher.enter``."""
-        data = arrived.data
-        credential = parse_credential(data[32 : 32 + length])
+    def begin(self, arrived: Arrived, header: CallHeader) -> Execution | RpcReply | None:
+        """A call with a credential of RPCSEC_GSS; the outcome as of ``Dispatcher.enter``."""
+        credential = parse_credential(header.credential)
         if credential is None:
             return self._deny(arrived, auth_stat.AUTH_BADCRED, "bad_credential")
         if credential.version != VERSION:
             return self._deny(arrived, auth_stat.AUTH_BADCRED, "bad_version")  # section 5.3.3.3
-        header = 32 + (length + 3 & ~3)
-        flavor, size = struct.unpack_from(">II", data, header)
-        offset = header + 8 + (size + 3 & ~3)
-        if offset > len(data):
+        offset = header.arguments
+        if offset > len(arrived.data):
             return accepted(arrived.xid, accept_stat.GARBAGE_ARGS)
         if credential.procedure in (INIT, CONTINUE_INIT):
-            if (flavor, size) != (0, 0):
+            if not header.unverified:
                 return self._deny(arrived, auth_stat.AUTH_BADVERF, "bad_credential")
             return self._make(arrived, credential, offset)
         taken = taken_for(arrived.holds)
@@ -132,8 +130,7 @@ class SecuredCalls:
             context = self._acceptor.find(credential.handle)
         if context is None:
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CREDPROBLEM, "no_context")
-        mic = data[header + 8 : header + 8 + size]
-        if flavor != RPCSEC_GSS or not context.sealer.verify(data[:header], mic):
+        if header.verifier_flavor != RPCSEC_GSS or not context.sealer.verify(header.signed, header.verifier):
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CREDPROBLEM, "bad_mic")
         if credential.sequence >= MAX_SEQUENCE:
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CTXPROBLEM, "sequence_exhausted")

@@ -4,11 +4,10 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.gss.contexts cimport Context
 from rpcrdma.place cimport Place
+from rpcrdma.rpc.call_header cimport call_header_t
 
 cdef enum:
     LONGEST_HEAD = 24 + 64  # octets of an accepted reply before its results, verifier included
-
-cdef size_t arguments_of(const uint8_t *message, size_t size) noexcept
 
 cdef class Known:
     """The contexts of an acceptor. They are looked up where they stand, so that nothing is used that is gone."""
@@ -37,4 +36,4 @@ cdef class Signed:
     cdef bytes plain(self, const uint8_t *start, Place place)
 
 cdef Signed UNSIGNED
-cdef Signed signature(Known known, const uint8_t *message, size_t arguments, double now)
+cdef Signed signature(Known known, const uint8_t *message, call_header_t *header, double now)

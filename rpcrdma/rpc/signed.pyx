@@ -15,33 +15,12 @@ from rpcrdma.gss.contexts cimport FRESH, Context
 from rpcrdma.octets cimport load32, load64, padded, store32
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.headers cimport accepted
-from rpcrdma.wire.rpc cimport MAX_AUTH_BYTES, RPCSEC_GSS
+from rpcrdma.wire.rpc cimport RPCSEC_GSS
 
 from rpcrdma.gss.library import GssError
 
 cdef enum:
-    CALL_HEADER = 40        # with empty credential and verifier
     HANDLE = 16             # octets of a context's
-
-
-cdef size_t arguments_of(const uint8_t *message, size_t size) noexcept:
-    """Where the arguments of a call of one of 64 procedures begin; 0: it is none, or its header is not as it should be."""
-    cdef uint32_t length, verifier
-    cdef size_t offset
-    if size < CALL_HEADER or load32(message + 4) != 0 or load32(message + 8) != 2 or load32(message + 20) >= 64:
-        return 0
-    length = load32(message + 28)
-    if length > MAX_AUTH_BYTES:
-        return 0
-    offset = 32 + padded(length)
-    if offset + 8 > size:
-        return 0
-    verifier = load32(message + offset + 4)
-    if load64(message + offset) != 0:
-        if load32(message + 24) != RPCSEC_GSS or load32(message + offset) != RPCSEC_GSS or verifier > MAX_AUTH_BYTES:
-            return 0
-    offset += 8 + padded(verifier)
-    return offset if offset <= size else 0
 
 
 cdef const uint8_t *handle_of(const uint8_t *message) noexcept:
@@ -69,17 +48,14 @@ cdef class Known:
         return self.look_up(PyBytes_FromStringAndSize(<char *>handle, HANDLE))
 
 
-cdef Signed signature(Known known, const uint8_t *message, size_t arguments, double now):
-    """That of a call under RPCSEC_GSS whose arguments begin there; None: for the general path to say. ``known``: the
-    contexts; None: there are none."""
-    cdef size_t header = 32 + padded(load32(message + 28))
-    cdef uint32_t length = load32(message + header + 4)
+cdef Signed signature(Known known, const uint8_t *message, call_header_t *header, double now):
+    """That of a call under RPCSEC_GSS; None: for the general path to say. ``known``: the contexts; None: there are none."""
     cdef const uint8_t *handle = handle_of(message)
     cdef Context context = None if handle == NULL or known is None else known.find(handle, now)
     cdef Signed signed
-    if context is None or header + 8 + padded(length) != arguments:
+    if context is None or header.verifier_flavor != RPCSEC_GSS:
         return None
-    if not context.sealer.verifies(message, header, message + header + 8, length):
+    if not context.sealer.verifies(message, header.verifier, message + header.verifier + 8, header.verifier_length):
         return None
     signed = Signed.__new__(Signed)
     signed.known = known
