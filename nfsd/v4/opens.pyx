@@ -307,13 +307,13 @@ cdef class Nfs4Opens(NameChanges):
         return self.through(found, arguments, place)
 
     cdef Node named(self, opaque_t *name, Work brought, int *error):
-        """The file of a name in the current directory."""
+        """The file of a name in the current directory, which has been looked at."""
         cdef Node node
         if self.current.type is not DIR:
             return None
         self.files.walked = <Walk>brought if isinstance(brought, Walk) else None
         node = self.files.lookup(
-            self.standing.credential, self.current, name.octets, name.length, &self.status, error
+            self.standing.credential, self.current, name.octets, name.length, &self.status, error, True
         )
         self.files.walked = None
         self.seen = node is not None

@@ -16,7 +16,8 @@ cdef class NativeLookup(NativeFiles):
     cdef Walk walked            # what the call at hand has waited for; None: nothing, or something else
 
     cdef Node lookup(
-        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, int *error
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, int *error,
+        bint looked=*
     )
     cdef Walk to_walk(self, Credential credential, Node directory)
     cdef Node adopt(self, Node directory, int descriptor, bytes kernel, statx_t *status)

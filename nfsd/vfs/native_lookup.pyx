@@ -6,7 +6,7 @@ Owns :class:`NativeLookup`, which has the NFS handles that were made lately; imp
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.errno cimport EAGAIN, EMFILE, ENFILE, EXDEV, errno
+from libc.errno cimport EACCES, EAGAIN, EMFILE, ENFILE, EXDEV, errno
 from libc.stdint cimport uint64_t
 
 from nfsd.vfs.syscalls import (
@@ -18,6 +18,7 @@ from nfsd.vfs.types import FileType
 
 from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.native_files cimport NAME_MAX, no, stat_of
+from nfsd.vfs.identity cimport OWN
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t, kernel_handle_t
 from rpcrdma.declined cimport DATA, FAILED, MAY_WAIT
 
@@ -44,6 +45,20 @@ cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil
     return True
 
 
+cdef int reach(
+    Node directory, const char *path, int *descriptor, kernel_handle_t *kernel, int *mount
+) noexcept nogil:
+    """Find the file of a name without waiting; 0 or an errno. On a disk there is a descriptor of it then."""
+    cdef int file = directory.fd
+    kernel.size = sizeof(kernel.octets)
+    if directory.inline:
+        return 0 if c_syscall(SYS_name_to_handle_at, file, path, kernel, mount, 0) == 0 else errno
+    file = descriptor[0] = <int>c_syscall(SYS_openat2, file, path, &CACHED, sizeof(CACHED))
+    if file < 0 or c_syscall(SYS_name_to_handle_at, file, b"", kernel, mount, AT_EMPTY_PATH) != 0:
+        return errno
+    return 0
+
+
 cdef class NativeLookup(NativeFiles):
     def __cinit__(self, service):
         self.handles = {}
@@ -54,43 +69,52 @@ cdef class NativeLookup(NativeFiles):
         return NativeFiles.pause(self)
 
     cdef Node lookup(
-        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, int *error
+        self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, int *error,
+        bint looked=False
     ):
         """The node of a name, with a fresh ``struct statx``. None: ``error`` is what the kernel says of it, or 0 when this
-        declines, for want of what it ``needs`` if that is set."""
+        declines, for want of what it ``needs`` if that is set. ``looked``: the directory has just been looked at; then a
+        caller that the kernel has let search it before, with the same permissions, need not be switched to."""
         cdef char path[NAME_MAX + 2]
         cdef kernel_handle_t kernel
         cdef int mount_id = -1
         cdef int descriptor = -1
         cdef int failed
+        cdef bint as_server
         cdef bytes key, handle
         cdef Node node
         error[0] = 0
         self.needs = None
         if directory.type is not DIR or directory.mount.by_place or not component(path, name, size):
             return None
-        kernel.size = sizeof(kernel.octets)
         if not directory.inline and not directory.caching:
             self.why = MAY_WAIT
             return None
-        if not self.become(credential):
+        as_server = (
+            looked and self.switch is not None and self.switch.loop.whose == OWN
+            and directory.inode.lets_search(credential, directory.fine)
+        )
+        if not as_server and not self.become(credential):
             return None
         self.why = FAILED
-        if directory.inline:
-            failed = 0 if c_syscall(SYS_name_to_handle_at, directory.fd, path, &kernel, &mount_id, 0) == 0 else errno
-        else:
-            descriptor = <int>c_syscall(SYS_openat2, directory.fd, path, &CACHED, sizeof(CACHED))
-            failed = 0 if descriptor >= 0 else errno
-            if failed == EAGAIN and self.walked is not None:
-                failed = self.walked.data.errors[0]
-                kernel, mount_id = self.walked.data.kernels[0], self.walked.data.mounts[0]
-            elif failed == EAGAIN:
+        failed = reach(directory, path, &descriptor, &kernel, &mount_id)
+        if failed == EACCES and as_server:
+            # A server without root's capabilities may itself be let to less than its callers.
+            as_server = False
+            if not self.become(credential):
+                return None
+            self.why = FAILED
+            failed = reach(directory, path, &descriptor, &kernel, &mount_id)
+        if failed == EAGAIN and not directory.inline:
+            if self.walked is None:
                 self.why = DATA
                 self.needs = self.to_walk(credential, directory)
                 self.needs.data.paths[0] = path
                 return None
-            elif not failed and c_syscall(SYS_name_to_handle_at, descriptor, b"", &kernel, &mount_id, AT_EMPTY_PATH) != 0:
-                failed = errno
+            failed = self.walked.data.errors[0]
+            kernel, mount_id = self.walked.data.kernels[0], self.walked.data.mounts[0]
+        elif failed == 0 and looked and not as_server:
+            directory.inode.has_let_search(credential, directory.fine)
         if failed and failed != EXDEV and failed != EMFILE and failed != ENFILE:
             error[0] = failed
         node = None

@@ -27,6 +27,7 @@ cdef class Inode:
     cdef public long used_count
     cdef readonly object sync
     cdef readonly dict accesses
+    cdef dict searchers             # of a directory: by caller, as of when the kernel has let it look names up; None: nobody
     cdef public object lease
     cdef public int delegated
     cdef public object holder       # of its only delegation: the client, whose own changes of names recall nothing
@@ -38,6 +39,9 @@ cdef class Inode:
     cpdef void saw_ctime(self, long long ctime) noexcept
     cpdef void wrote(self, long long before, long long after) noexcept
     cdef void changed_between(self, statx_t *before, statx_t *after) noexcept
+    cdef long long permissions(self, bint fine) noexcept
+    cdef bint lets_search(self, Credential who, bint fine) except -1
+    cdef int has_let_search(self, Credential who, bint fine) except -1
 
 
 cdef class Node:

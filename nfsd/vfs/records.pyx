@@ -11,8 +11,8 @@ from cpython.object cimport PyObject
 from libc.stdlib cimport free, malloc
 
 from nfsd.vfs.attributes cimport same_permissions, statx_t
-from nfsd.vfs.kernel cimport c_close
-from nfsd.vfs.change cimport ChangeRecord
+from nfsd.vfs.kernel cimport CLOCK_REALTIME, c_close, clock_gettime, timespec
+from nfsd.vfs.change cimport SETTLE, ChangeRecord
 from nfsd.vfs.identity cimport is_somebody
 from nfsd.vfs.serial cimport Serial
 
@@ -27,6 +27,7 @@ cdef extern from "sys/stat.h" nogil:
 cdef enum:
     ELSEWHERE = -2
     SOON_FREED = 2048       # blocks of 512 octets: what the last close frees meanwhile takes some 50 microseconds
+    SEARCHERS_KEPT = 64     # callers, of each directory
 
 NO_DESCRIPTOR = ELSEWHERE
 
@@ -158,6 +159,34 @@ cdef class Inode:
 
     def permissions_changed(self):
         self.epoch += 1
+
+    # A directory is looked at before a name is looked up in it, so that its ctime and epoch are those of now.
+    cdef long long permissions(self, bint fine) noexcept:
+        """What is another number whenever the directory's permissions may be others, as of the look just taken. Where two
+        changes can have the same ctime, that is a ctime at which nothing more can change."""
+        return <long long>self.epoch if fine else self.ctime
+
+    cdef bint lets_search(self, Credential who, bint fine) except -1:
+        """Whether the kernel would let this caller look names up in the directory, because it has."""
+        cdef PyObject *found
+        if self.searchers is None or self.serial.moving():
+            return False
+        found = PyDict_GetItem(self.searchers, who)
+        return found != NULL and <long long>(<object>found) == self.permissions(fine)
+
+    cdef int has_let_search(self, Credential who, bint fine) except -1:
+        """The kernel has just let this caller look a name up."""
+        cdef timespec clock
+        if self.serial.moving():
+            return 0
+        if not fine:
+            clock_gettime(CLOCK_REALTIME, &clock)
+            if clock.tv_sec * 1000000000 + clock.tv_nsec - self.ctime <= SETTLE:
+                return 0
+        if self.searchers is None or len(self.searchers) >= SEARCHERS_KEPT:
+            self.searchers = {}
+        self.searchers[who] = self.permissions(fine)
+        return 0
 
     def __del__(self):
         leave(self.table, self.key, <void *>self)
