@@ -112,10 +112,11 @@ class CallbackService:
         path = self._path(client)
         if path is None:
             return False
-        loop = asyncio.get_running_loop()
-        if path.up is None or (not path.up and loop.time() - path.checked >= PROBE_AGAIN):
+        if path.up:
+            return True
+        if path.up is None or asyncio.get_running_loop().time() - path.checked >= PROBE_AGAIN:
             self._start_probe(path)
-        return bool(path.up)
+        return False
 
     def callback_path_down(self, client: Client) -> bool:
         """Whether a v4.0 client's path is known to be down. Starts a probe as ``client_can_be_called`` does."""

@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 
 from nfsd.state.files cimport FileState
 from nfsd.state.owners cimport SeqidOwner
-from nfsd.state.records cimport OpenState
+from nfsd.state.records cimport ClientRecord, OpenState
 from nfsd.v4.native_compound cimport Arguments, left, room
 from nfsd.vfs.native_files cimport Standing, no
 from nfsd.vfs.records cimport Node
@@ -32,6 +32,7 @@ from nfsd.vfs.types import FileType
 cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
 cdef object LNK = FileType.LNK
+cdef object SPEAKER = None  # under which a caller's notes have, beside its exports, whom it speaks for
 
 
 cdef object stateid_in(const uint8_t *at):
@@ -125,8 +126,19 @@ cdef class Nfs4Owners(PythonOperations):
     # -- v4.0: who it is, and whose turn ----------------------------------------------------------------------------
     cdef object named_client(self, uint64_t clientid):
         """The client that an operation of v4.0 names; its lease is renewed. Raises STALE_CLIENTID, EXPIRED."""
+        cdef dict notes = self.caller.notes
         server, transport = self.server, self.caller.transport
-        return server.engine.clients.client40(clientid, server.exports.speaker(transport))
+        exports = server.exports
+        if notes is None:
+            notes = self.caller.notes = {}
+        spoken = notes.get(SPEAKER)
+        if spoken is None or spoken[0] != exports.generation:
+            spoken = notes[SPEAKER] = exports.generation, exports.speaker(transport)
+        client = server.speakers.get(transport)  # whom this connection has been found to speak for
+        if client is None or client.clientid != clientid or client.expired or spoken[1] not in client.hosts:
+            return server.engine.clients.client40(clientid, spoken[1])
+        (<ClientRecord>client).renew()
+        return client
 
     cdef int take_turn(
         self, const uint8_t *stateid, uint32_t seqid, const uint8_t *behind, Arguments *arguments, Place place
