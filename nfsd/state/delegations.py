@@ -315,9 +315,14 @@ class DelegationTable:
         return len(self._recalling)
 
     def revoke_overdue(self, now: float) -> None:
-        """Revoke what was recalled and has not come back (RFC 8881 section 10.4.6)."""
+        """Revoke what was recalled and has not come back (RFC 8881 section 10.4.6). What its client does not know it
+        could not free either, and would be told of for ever: that just goes."""
         for delegation in list(self._recalling):
-            if delegation.recall_by is not None and delegation.recall_by <= now:
+            if delegation.recall_by is None or delegation.recall_by > now:
+                continue
+            if delegation.disclaimed:
+                self.release(delegation)
+            else:
                 self.on_overdue(delegation)
                 self.revoke(delegation)
 

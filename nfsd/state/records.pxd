@@ -100,6 +100,7 @@ cdef class Delegation(StateEntry):
     cdef readonly bint write
     cdef public bint offered
     cdef public bint unwanted
+    cdef public bint disclaimed
     cdef public object recall_by
     cdef public object opened
     cdef public object lease

@@ -191,6 +191,8 @@ class Delegation(StateEntry):
     """Not yet told to the client; see DelegationTable.settle."""
     unwanted: bool
     """A conflict came while it was offered: it will not be given."""
+    disclaimed: bool
+    """Its client said last that it has none, when it was recalled."""
     recall_by: float | None
     """When it is revoked unless it has been returned; None: it is not being recalled."""
     opened: Any

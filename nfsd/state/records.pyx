@@ -226,6 +226,7 @@ cdef class Delegation(StateEntry):
         self.write = write
         self.offered = True
         self.unwanted = False
+        self.disclaimed = False
         self.recall_by = None
         self.opened = None
         self.lease = None

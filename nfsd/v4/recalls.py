@@ -43,8 +43,6 @@ _PROBE_PATIENCE: Final = 2.0
 """Seconds the reclaim of a delegation waits for the word on the client's callback path."""
 _FIRST_PAUSE: Final = 0.25
 _LONGEST_PAUSE: Final = 2.0
-_UNKNOWN_LIMIT: Final = 5
-"""How often a client may say that it does not know the delegation: it may not have seen the OPEN's reply yet."""
 _ANY_DELEGATION: Final = (
     1 << p.RCA4_TYPE_MASK_RDATA_DLG | 1 << p.RCA4_TYPE_MASK_WDATA_DLG | 1 << p.RCA4_TYPE_MASK_DIR_DLG
 )
@@ -237,7 +235,7 @@ class Recalls:
 
     async def _ask_back(self, delegation: Delegation, gone: asyncio.Event) -> None:
         arguments = p.CB_RECALL4args(stateid=_stateid(delegation), truncate=False, fh=delegation.handle)
-        pause, unknown = _FIRST_PAUSE, 0
+        pause = _FIRST_PAUSE
         while self.table.holds(delegation):
             try:
                 results = await self.caller.call(
@@ -252,15 +250,12 @@ class Recalls:
                 log.debug("CB_RECALL to %r: %s", delegation.client.owner, error)
             else:
                 status = results[-1].status if results else p.NFS4ERR_DELAY
+                # The reply that gave the delegation may be under way (RFC 8881 section 2.10.6.3). Or the client is
+                # about to return it: Linux says BAD_STATEID from then on, and first sends the opens and locks that it
+                # has by the delegation, which must stand for as long as that takes. So nothing is taken from it yet.
+                delegation.disclaimed = status in (p.NFS4ERR_BAD_STATEID, p.NFS4ERR_BADHANDLE)
                 if status == p.NFS4_OK:
                     return  # it is the client's turn now, and the timer's
-                if status in (p.NFS4ERR_BAD_STATEID, p.NFS4ERR_BADHANDLE):
-                    # The reply that gave the delegation may still be under way (RFC 8881 section 2.10.6.3); a client
-                    # that goes on saying so has none.
-                    unknown += 1
-                    if unknown >= _UNKNOWN_LIMIT:
-                        self.table.release(delegation)
-                        return
             if await set_within(gone, pause):
                 return
             pause = min(2 * pause, _LONGEST_PAUSE)

@@ -360,7 +360,7 @@ def test_a_delegation_the_client_denies_to_have_is_given_up(tmp_path, minor):
         await until(lambda: two.opens(b"f", WRITE))
         assert server.engine.delegations.revoked == 0
 
-    with_two(tmp_path, minor, test)
+    with_two(tmp_path, minor, test, limits=Limits(grace=0, recall=1.5))
 
 
 def attributes(fattr):

@@ -8,7 +8,7 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Limits
 from nfsd.v4.callbacks import CROSSED
 from tests.support.callbacks import CallbackEnd
-from tests.support.delegations import WRITE, Holder, delegated, stateid_of, until
+from tests.support.delegations import READ, WRITE, Holder, delegated, prepared, stateid_of, until, with_two
 from tests.support.nfs4 import serving
 from tests.support.wires import Network
 
@@ -100,3 +100,29 @@ def test_a_recall_whose_delegation_comes_back_before_there_is_a_path_is_not_sent
 
     end = CallbackEnd()
     race(tmp_path, kind, end, test)
+
+
+@pytest.mark.parametrize("status", [p.NFS4ERR_BAD_STATEID, p.NFS4ERR_BADHANDLE])
+def test_a_client_that_returns_a_delegation_slowly_keeps_it_until_then(tmp_path, monkeypatch, status):
+    """Linux denies to have it from the moment when it begins to return it, and first sends its opens and locks."""
+    monkeypatch.setattr("nfsd.v4.recalls._LONGEST_PAUSE", 0.02)
+    monkeypatch.setattr("nfsd.v4.recalls._FIRST_PAUSE", 0.01)
+    monkeypatch.setattr("nfsd.v4.callbacks._CROSSING", 0.01)
+
+    @prepared
+    async def test(server, export, one, two):
+        stateid = stateid_of(await delegated(one))
+        one.end.answers[p.OP_CB_RECALL] = [p.CB_RECALL4res(p.nfsstat4(status))] * 1000
+        one.end.keep = True
+        assert await two.open_status(b"f", WRITE) == p.NFS4ERR_DELAY
+        await until(lambda: one.end.recalls >= 12)
+        current = p.open_claim4(p.open_claim_type4.CLAIM_DELEG_CUR_FH, oc_delegate_stateid=stateid)
+        args = one.open_args(b"f", access=READ)
+        args = p.OPEN4args(args.seqid, READ, 0, args.owner, args.openhow, current)
+        assert await one.status((p.OP_PUTFH, p.PUTFH4args(one.handles[b"f"])), (p.OP_OPEN, args)) == p.NFS4_OK
+        assert await two.open_status(b"f", WRITE) == p.NFS4ERR_DELAY
+        await one.give_back(stateid, one.handles[b"f"])
+        assert await two.open_status(b"f", WRITE) == p.NFS4_OK
+        assert server.engine.delegations.revoked == 0
+
+    with_two(tmp_path, 1, test)
