@@ -41,6 +41,8 @@ ONE = ("caches", "mounts")
 """What one of them does besides."""
 CROSSING = 250e6
 """Nanoseconds: how long behind an answer the server takes a return for one that met the recall."""
+JUST_GRANTED = 20e6
+"""Nanoseconds behind the reply that grants a delegation, in which a busy client may not have taken that in."""
 WHENS = (
     "answered before CB_RECALL was sent",
     "on its way then",
@@ -48,10 +50,11 @@ WHENS = (
     "up to 250 ms behind it",
     "later, behind what it stood for",
     "later, behind what others stood for",
+    "not OK: just granted",
     "later",
     "never",
 )
-EXPLAINED = WHENS[1:6]
+EXPLAINED = WHENS[1:7]
 """When a return arrives that had begun when the recall was answered. (A Linux client returns the delegations of one
 user one after the other, each behind the opens and locks that it stood for.)"""
 
@@ -69,9 +72,14 @@ def given_back(story: Story, delegation: Delegation, recall: Exchange) -> str:
         return "before the answer"
     if back.called - recall.replied <= CROSSING:
         return "up to 250 ms behind it"
-    if story.calls_before_return(delegation, recall.replied):
+    if recall.status and delegation.granted and recall.called - delegation.granted <= JUST_GRANTED:
+        return "not OK: just granted"
+    # The return has begun by the first answer that is not OK.
+    begun = min((one.replied for one in delegation.recalls if one.replied and one.status), default=recall.replied)
+    since = min(begun, recall.replied)
+    if story.calls_before_return(delegation, since):
         return "later, behind what it stood for"
-    return "later, behind what others stood for" if story.claims_before_return(delegation, recall.replied) else "later"
+    return "later, behind what others stood for" if story.claims_before_return(delegation, since) else "later"
 
 
 def answers(story: Story) -> str:
