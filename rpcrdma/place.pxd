@@ -14,6 +14,15 @@ cdef enum:
     WAITS = 2
 
 
+    MOST_SPANS = 3          # that a reply may consist of
+    LONG_WHOLE = 32 << 10   # octets of data that are protected with a reply where it is written; more are others' to protect
+
+
+cdef struct span_t:
+    uint8_t *at
+    size_t length
+
+
 cdef class Place:
     """Where one reply is written. Each transport derives its own."""
 
@@ -36,6 +45,8 @@ cdef class Place:
     cdef Pipe vessel(self, uint64_t offset, size_t count)
     cdef bint take_pages(self, Pipe pipe, size_t length) except -1
     cdef bint pass_on(self, object begun, bint changed) except -1
+    cdef bint protect(self, size_t behind) except -1
+    cdef int spans(self, uint8_t *begin, span_t *spans) except -1
 
 
 cdef class Held:

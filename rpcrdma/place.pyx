@@ -26,6 +26,10 @@ Calls that change hands
     drops the call releases that. It may have been *begun*: then others go on from there (``pass_on``), and nothing is done
     twice, though something has happened.
 
+Replies that are protected
+    What is written behind ``protect`` is protected as a whole: none of its data is placed by itself, nor left where others
+    may change it. When all is written, ``spans`` says where it stands, and what protects it goes behind.
+
 Data that did not come with the call's message (an RDMA Read fetched it) stands beside it, in ``bulk``: the
 content of one item of the call, to be found at ``bulk_at``. A procedure that expects nothing of the kind there declines.
 """
@@ -69,6 +73,16 @@ cdef class Place:
         """So many octets of a ``sink`` are the payload, padding is added. Takes the count. False: there is no room."""
         raise NotImplementedError
 
+    cdef bint protect(self, size_t behind) except -1:
+        """What is written from here on is protected as a whole, and takes up to so many octets more behind it. False: there is
+        no room."""
+        return False
+
+    cdef int spans(self, uint8_t *begin, span_t *spans) except -1:
+        """Where the octets are that have been written from ``begin`` on, with padding: in so many pieces. At ``at`` there is
+        the room that was wanted behind them."""
+        raise NotImplementedError
+
     cdef bint pass_on(self, object begun, bint changed) except -1:
         """The call is going to be declined, and ``begun`` is what others are to go on from; it says whether it has
         ``changed`` something, and ``give_back`` tells it that nobody goes on. False, unless something has been changed: they
@@ -86,7 +100,8 @@ cdef class Held:
 cdef class Answerer:
     cdef int answer(self, const uint8_t *message, size_t size, Place place) except -1:
         """Answer an RPC call (ANSWERED), or not: what was written is void. DECLINED: others do, with what
-        :meth:`passed_on` gives. WAITS: call :meth:`hold` or :meth:`dismiss` before anything else."""
+        :meth:`passed_on` gives. WAITS: call :meth:`hold` or :meth:`dismiss` before anything else. What of the message is
+        encrypted is decrypted where it stands."""
         raise NotImplementedError
 
     cdef int hold(self, Held held) except -1:

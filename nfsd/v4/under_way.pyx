@@ -33,7 +33,7 @@ cdef enum:
     # Octets of results with which a COMPOUND may wait: where it goes on there may be no more room than this, for what stands
     # before them, for them, and for the result that an operation gives without looking for room again.
     LEAST_ROOM = 4096
-    BEFORE = 88
+    BEFORE = 88 + 96        # the longest header of a reply, and what protects results
     HELD = LEAST_ROOM - BEFORE - UNCHECKED_RESULT
 
 

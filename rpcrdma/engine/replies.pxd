@@ -39,7 +39,8 @@ cdef class NativeReply(Place):
     cdef NativeEndpoint endpoint
     cdef Lease head
     cdef uint8_t *start         # of the RPC message in it, behind the transport header
-    cdef uint8_t *limit         # behind the last octet that may be sent inline
+    cdef uint8_t *limit         # behind the last octet that may be sent inline,
+    cdef size_t behind          # but for so many that are kept for what protects the reply
     cdef bint reduced           # the payload goes to the Write chunk
     cdef size_t capacity        # of that chunk
     cdef size_t long_capacity   # of the Reply chunk; 0: there is none

@@ -20,7 +20,7 @@ from rpcrdma.engine.credits cimport Credits
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.octets cimport padded
 from rpcrdma.pipes cimport Pipe, worth
-from rpcrdma.place cimport DECLINED, Answerer, Place, load32, load64
+from rpcrdma.place cimport DECLINED, LONG_WHOLE, Answerer, Place, load32, load64, span_t
 from rpcrdma.verbs.native cimport NativeEndpoint, Target
 from rpcrdma.wire.chunk_lists cimport SEGMENT_SIZE
 from rpcrdma.wire.rdma1 cimport RDMA_MSG, RDMA_NOMSG
@@ -90,8 +90,32 @@ cdef class NativeReply(Place):
         self.start = self.at = <uint8_t *>self.head.address + header
         self.limit = self.end = <uint8_t *>self.head.address + threshold
         self.split = NULL
-        self.payload_length = 0
+        self.payload_length = self.behind = 0
         return 0
+
+    cdef bint protect(self, size_t behind) except -1:
+        """Nothing of the reply is placed by itself (RFC 8166 section 3.4.1)."""
+        if <size_t>(self.limit - self.at) <= behind:
+            return False
+        self.reduced, self.behind = False, behind
+        self.limit -= behind
+        self.end = self.limit
+        self.long_capacity -= min(self.long_capacity, behind)
+        return True
+
+    cdef int spans(self, uint8_t *begin, span_t *spans) except -1:
+        cdef size_t length = self.payload_length
+        self.limit += self.behind
+        self.behind = 0
+        spans[0].at, spans[0].length = begin, self.at - begin
+        if self.split == NULL:
+            return 1
+        spans[0].length = self.split - begin
+        spans[1].at, spans[1].length = <uint8_t *>self.payload.address, padded(length)
+        memset(spans[1].at + length, 0, padded(length) - length)
+        spans[2].at, spans[2].length = self.split, self.at - self.split
+        self.payload_length = padded(length)
+        return 3
 
     cdef bint fits_inline(self, size_t length) noexcept:
         """Whether a payload of so many octets stands in the head. None does behind one that stands beside it."""
@@ -100,6 +124,8 @@ cdef class NativeReply(Place):
     cdef bint fits_beside(self, size_t length) noexcept:
         """Whether a payload of so many octets may stand beside the head: the Reply chunk has room for both."""
         if self.payload is not None or self.pipe is not None or length > self.long_capacity:
+            return False
+        if self.behind and length > LONG_WHOLE:
             return False
         return (self.at - self.start) + padded(length) <= self.long_capacity
 

@@ -18,7 +18,7 @@ cdef class Context:
     """An established context, with its sequence window and whose it is."""
 
     cdef readonly bytes handle
-    cdef readonly tuple label           # for a dict that has octets of other kinds, and is not to keep the context
+    cdef readonly tuple labels          # by service, for a dict that has octets of other kinds, and is not to keep the context
     cdef readonly str principal
     cdef readonly str host
     cdef readonly uint64_t digest       # of the principal, for the replay cache

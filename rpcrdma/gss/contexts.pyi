@@ -22,8 +22,8 @@ class Context:
 
     handle: bytes
     """What the client calls it by."""
-    label: tuple[bytes]
-    """The same, for dicts that have octets of other kinds and are not to keep the context."""
+    labels: tuple[tuple[bytes, int], ...]
+    """The same with each service, for dicts that have octets of other kinds and are not to keep the context."""
     principal: str
     host: str
     """The client, by :func:`rpcrdma.addresses.host_of`, on whose account it is."""

@@ -30,7 +30,7 @@ cdef class Context:
         self.exported, self.sealer, self.spare = exported, Sealer(exported), []
         self.principal, self.host, self.expires = principal, host, expires
         self.handle = new_handle()
-        self.label = (self.handle,)
+        self.labels = tuple([(self.handle, service) for service in (1, 2, 3)])
         self.digest = digest_of(b"RPCSEC_GSS", principal.encode())
         self.credentials = ()
 

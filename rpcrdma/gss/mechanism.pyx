@@ -193,8 +193,27 @@ cdef class Sealer:
         if major & GSS_ERRORS:
             raise failure("a context cannot be imported", major, minor)
         cdef uint8_t mic[MAX_MIC]
-        if not has_form(mic, self.sign_to(mic, 0, mic, sizeof(mic)), MIC_FORM):
+        cdef ssize_t length = self.sign_to(mic, 0, mic, sizeof(mic))
+        if not has_form(mic, length, MIC_FORM):
             raise GssError("a context has keys of triple DES or RC4")
+        self.mic_size = length
+        self.measure()
+
+    cdef int measure(self) except -1:
+        """Find out what stands before and behind octets that are encrypted. With messages of RFC 4121 that is the same for
+        any number of octets: ciphertext is not padded (RFC 3962 section 5; RFC 6803 section 3; RFC 8009 section 3)."""
+        cdef gss_iov_buffer parts[4]
+        cdef uint32_t minor, major
+        cdef int private = 0
+        part(&parts[0], IOV_HEADER, NULL, 0)
+        part(&parts[1], IOV_DATA, NULL, 5)
+        part(&parts[2], IOV_PADDING, NULL, 0)
+        part(&parts[3], IOV_TRAILER, NULL, 0)
+        major = gss.wrap_iov_length(&minor, self.handle, 1, 0, &private, parts, 4)
+        if major & GSS_ERRORS or not private or parts[2].buffer.length:
+            raise failure("nothing can be encrypted", major, minor)
+        self.header, self.trailer = parts[0].buffer.length, parts[3].buffer.length
+        return 0
 
     def __dealloc__(self):
         cdef uint32_t minor
@@ -202,20 +221,11 @@ cdef class Sealer:
             gss.delete_sec_context(&minor, &self.handle, NULL)
 
     cdef bint verifies(self, const uint8_t *octets, size_t size, const uint8_t *mic, size_t mic_size) noexcept:
-        """Whether ``mic`` is the other side's, of these octets. Not by gss_verify_mic_iov, although it would not copy them:
-        MIT's ends the process by an assertion for a token whose octets 6 and 7 are zeros."""
-        cdef uint32_t minor, major
-        cdef gss_buffer message, token
-        if not has_form(mic, mic_size, MIC_FORM):
-            return False
-        message.length, message.value = size, <void *>octets
-        token.length, token.value = mic_size, <void *>mic
+        """Whether ``mic`` is the other side's, of these octets."""
         if size < LONG:
-            major = gss.verify_mic(&minor, self.handle, &message, &token, NULL)
-        else:
-            with nogil:
-                major = gss.verify_mic(&minor, self.handle, &message, &token, NULL)
-        return not major & GSS_ERRORS
+            return verify_mic(self.handle, octets, size, mic, mic_size)
+        with nogil:
+            return verify_mic(self.handle, octets, size, mic, mic_size)
 
     cdef ssize_t sign_to(self, const uint8_t *octets, size_t size, uint8_t *at, size_t room) noexcept:
         """Write our MIC of these octets. Returns its length; -1: it cannot be made, or there is no room."""
@@ -227,13 +237,26 @@ cdef class Sealer:
     cdef ssize_t sign_parts(self, gss_iov_buffer *parts, int count, size_t size) noexcept:
         """As :meth:`sign_to`, of so many octets in all parts but the last, which has the room. The library reads them where
         they stand; of a message in one piece it would make a copy first."""
-        cdef uint32_t minor, major
         if size < LONG:
-            major = gss.get_mic_iov(&minor, self.handle, 0, parts, count)
-        else:
-            with nogil:
-                major = gss.get_mic_iov(&minor, self.handle, 0, parts, count)
-        return -1 if major & GSS_ERRORS else parts[count - 1].buffer.length
+            return make_mic(self.handle, parts, count)
+        with nogil:
+            return make_mic(self.handle, parts, count)
+
+    cdef bint wrap_parts(self, gss_iov_buffer *parts, int count, size_t size) noexcept:
+        """Encrypt what stands in the parts between the first and the last, so many octets in all, in place. These two are
+        what ``header`` and ``trailer`` say that they take. False: it cannot be done, and nothing that stands there is good."""
+        if size < LONG:
+            return encrypt(self.handle, parts, count)
+        with nogil:
+            return encrypt(self.handle, parts, count)
+
+    cdef ssize_t unwrap_at(self, uint8_t *token, size_t size, size_t *start) noexcept:
+        """Decrypt in place: where the octets begin, and their length. -1: the other side has not encrypted them, and they
+        are no more what they were."""
+        if size < LONG:
+            return decrypt(self.handle, token, size, start)
+        with nogil:
+            return decrypt(self.handle, token, size, start)
 
     def verify(self, octets, mic):
         cdef Py_buffer message, token
@@ -273,65 +296,40 @@ cdef class Sealer:
         return mic[:length]
 
     def room(self, size_t size):
-        cdef gss_iov_buffer parts[4]
-        cdef uint32_t minor, major
-        cdef int private = 0
-        lay_out(parts, NULL, 0, size, 0, 0)
-        major = gss.wrap_iov_length(&minor, self.handle, 1, 0, &private, parts, 4)
-        if major & GSS_ERRORS or not private:
-            raise failure("nothing can be encrypted", major, minor)
-        return parts[0].buffer.length, parts[2].buffer.length, parts[3].buffer.length
+        return self.header, 0, self.trailer
 
     def wrap(self, into, tuple room, size_t size):
-        cdef gss_iov_buffer parts[4]
-        cdef uint32_t minor, major
+        cdef gss_iov_buffer parts[3]
         cdef Py_buffer octets
-        cdef int private = 0
-        cdef size_t header = room[0], padding = room[1], trailer = room[2]
+        cdef uint8_t *at
+        cdef bint good
         PyObject_GetBuffer(into, &octets, PyBUF_WRITABLE)
         try:
-            if <size_t>octets.len < header + size + padding + trailer:
+            if <size_t>octets.len < self.header + size + self.trailer:
                 raise ValueError("there is no room")
-            lay_out(parts, <uint8_t *>octets.buf, header, size, padding, trailer)
-            if size < LONG:
-                major = gss.wrap_iov(&minor, self.handle, 1, 0, &private, parts, 4)
-            else:
-                with nogil:
-                    major = gss.wrap_iov(&minor, self.handle, 1, 0, &private, parts, 4)
+            at = <uint8_t *>octets.buf
+            part(&parts[0], IOV_HEADER, at, self.header)
+            part(&parts[1], IOV_DATA, at + self.header, size)
+            part(&parts[2], IOV_TRAILER, at + self.header + size, self.trailer)
+            good = self.wrap_parts(parts, 3, size)
         finally:
             PyBuffer_Release(&octets)
-        if major & GSS_ERRORS or not private:
-            raise failure("octets cannot be encrypted", major, minor)
-        if parts[0].buffer.length != header or parts[2].buffer.length != padding:
-            raise GssError("the library has used less room than it had said")
-        return header + size + padding + parts[3].buffer.length
+        if not good:
+            raise GssError("octets cannot be encrypted")
+        return self.header + size + self.trailer
 
     def unwrap(self, token):
-        cdef gss_iov_buffer parts[2]
-        cdef uint32_t minor, major
         cdef Py_buffer octets
-        cdef int private = 0
-        cdef ssize_t start
+        cdef ssize_t length
+        cdef size_t start = 0
         PyObject_GetBuffer(token, &octets, PyBUF_WRITABLE)
-        parts[0].type, parts[1].type = IOV_STREAM, IOV_DATA
-        parts[0].buffer.length, parts[0].buffer.value = octets.len, octets.buf
-        parts[1].buffer.length, parts[1].buffer.value = 0, NULL
         try:
-            if not has_form(<uint8_t *>octets.buf, octets.len, WRAP_FORM):
-                raise GssError("octets that were not encrypted")
-            if octets.len < LONG:
-                major = gss.unwrap_iov(&minor, self.handle, &private, NULL, parts, 2)
-            else:
-                with nogil:
-                    major = gss.unwrap_iov(&minor, self.handle, &private, NULL, parts, 2)
-            start = <uint8_t *>parts[1].buffer.value - <uint8_t *>octets.buf
+            length = self.unwrap_at(<uint8_t *>octets.buf, octets.len, &start)
         finally:
             PyBuffer_Release(&octets)
-        if major & GSS_ERRORS:
-            raise failure("octets cannot be decrypted", major, minor)
-        if not private or start < 0 or start + <ssize_t>parts[1].buffer.length > octets.len:
-            raise GssError("octets that were not encrypted")
-        return start, parts[1].buffer.length
+        if length < 0:
+            raise GssError("octets that the other side has not encrypted")
+        return start, length
 
 
 cdef inline bint has_form(const uint8_t *token, ssize_t size, int form) noexcept nogil:
@@ -339,21 +337,48 @@ cdef inline bint has_form(const uint8_t *token, ssize_t size, int form) noexcept
     return size >= TOKEN_HEADER and (token[0] << 8 | token[1]) == form
 
 
-cdef inline void part(gss_iov_buffer *at, uint32_t type, const uint8_t *octets, size_t size) noexcept nogil:
-    at.type, at.buffer.length, at.buffer.value = type, size, <void *>octets
+# -- what threads may do, each with a handle of its own -------------------------------------------------------------
+cdef bint verify_mic(void *handle, const uint8_t *octets, size_t size, const uint8_t *mic, size_t mic_size) noexcept nogil:
+    """Not by gss_verify_mic_iov, although it would not copy the octets: MIT's ends the process by an assertion for a token
+    whose octets 6 and 7 are zeros."""
+    cdef uint32_t minor
+    cdef gss_buffer message, token
+    if not has_form(mic, mic_size, MIC_FORM):
+        return False
+    message.length, message.value = size, <void *>octets
+    token.length, token.value = mic_size, <void *>mic
+    return not gss.verify_mic(&minor, handle, &message, &token, NULL) & GSS_ERRORS
 
 
-cdef void lay_out(
-    gss_iov_buffer *parts, uint8_t *at, size_t header, size_t size, size_t padding, size_t trailer
-) noexcept nogil:
-    """The four parts of a wrap token, one behind the other."""
-    cdef size_t lengths[4]
-    cdef uint32_t types[4]
-    cdef int index
-    lengths[0], lengths[1], lengths[2], lengths[3] = header, size, padding, trailer
-    types[0], types[1], types[2], types[3] = IOV_HEADER, IOV_DATA, IOV_PADDING, IOV_TRAILER
-    for index in range(4):
-        parts[index].type = types[index]
-        parts[index].buffer.length, parts[index].buffer.value = lengths[index], at
-        if at != NULL:
-            at += lengths[index]
+cdef ssize_t make_mic(void *handle, gss_iov_buffer *parts, int count) noexcept nogil:
+    cdef uint32_t minor
+    if gss.get_mic_iov(&minor, handle, 0, parts, count) & GSS_ERRORS:
+        return -1
+    return parts[count - 1].buffer.length
+
+
+cdef bint encrypt(void *handle, gss_iov_buffer *parts, int count) noexcept nogil:
+    cdef uint32_t minor
+    cdef int private = 0
+    cdef size_t header = parts[0].buffer.length, trailer = parts[count - 1].buffer.length
+    if gss.wrap_iov(&minor, handle, 1, 0, &private, parts, count) & GSS_ERRORS or not private:
+        return False
+    return parts[0].buffer.length == header and parts[count - 1].buffer.length == trailer
+
+
+cdef ssize_t decrypt(void *handle, uint8_t *token, size_t size, size_t *start) noexcept nogil:
+    cdef gss_iov_buffer parts[2]
+    cdef uint32_t minor
+    cdef int private = 0
+    cdef uint8_t *octets
+    if not has_form(token, size, WRAP_FORM):
+        return -1
+    part(&parts[0], IOV_STREAM, token, size)
+    part(&parts[1], IOV_DATA, NULL, 0)
+    if gss.unwrap_iov(&minor, handle, &private, NULL, parts, 2) & GSS_ERRORS or not private:
+        return -1
+    octets = <uint8_t *>parts[1].buffer.value
+    if octets < token or octets + parts[1].buffer.length > token + size:
+        return -1
+    start[0] = octets - token
+    return parts[1].buffer.length

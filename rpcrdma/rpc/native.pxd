@@ -4,29 +4,11 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.declined cimport Declined
 from rpcrdma.place cimport Answerer, Held, Place
-from rpcrdma.rpc.call_header cimport call_header_t
+from rpcrdma.rpc.callers cimport Caller, Callers  # the former for programs
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
-from rpcrdma.rpc.signed cimport Known, Signed
+from rpcrdma.rpc.signed cimport Signed
 from rpcrdma.rpc.tally cimport Latencies, Tally
 from rpcrdma.rpc.work cimport Errand, Work  # for programs
-
-
-cdef class Caller:
-    """One caller on one connection, as far as native programs know it."""
-
-    cdef readonly object credential     # RpcCredential
-    cdef readonly str peer_address
-    cdef readonly object transport      # the connection
-    cdef uint64_t digest                # of the credential, for the replay cache
-    cdef uint32_t mark                  # likewise 32 bits, which differ for callers of different uids and flavors
-    cdef readonly size_t header         # octets of its calls before the procedure's arguments
-    cdef public object notes            # what the program has found out about the caller
-
-    cdef inline int take(self, object credential) except -1:
-        """Note whose calls these are."""
-        self.credential = credential
-        self.mark = <uint32_t>credential.mark ^ <uint32_t>credential.flavor << 28
-        return 0
 
 
 cdef class NativeProgram:
@@ -74,7 +56,8 @@ cdef class Waiting:
     cdef readonly uint32_t row      # the procedure, or the operation of a COMPOUND that waits
     cdef int reason
     cdef readonly Tally tally       # its client's on the export, if that is known
-    cdef size_t offset              # of the arguments in the message
+    cdef size_t offset              # of the arguments in the message,
+    cdef size_t end                 # and what they end before
     cdef bytes key                  # for the replay cache; None: it is not under it
     cdef Entry entry
     cdef readonly double since
@@ -95,17 +78,12 @@ cdef class NativeCalls(Answerer):
     """The native calls of one connection."""
 
     cdef object transport
-    cdef str peer_address
     cdef Peer peer
     cdef ReplayCache replay
-    cdef object read_credential
-    cdef Known secured                  # the contexts of signed calls; None: there are none
+    cdef Callers callers
     cdef Signed signed                  # whose signature the present call has
     cdef list versions
     cdef NativeVersion latest
-    cdef dict callers                   # by the octets of a credential, or by a context's label
-    cdef bytes latest_key
-    cdef Caller latest_caller
     cdef bint calling                   # since the last pause
     cdef double clock
     cdef Gate gate
@@ -130,5 +108,3 @@ cdef class NativeCalls(Answerer):
     cdef int cannot_begin(self, Waiting waiting, object error) except -1
     cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1
     cdef int carry_on(self, Held held, Place place, object holder) except -1
-    cdef Caller caller_of(self, const uint8_t *message, call_header_t *header)
-    cdef Caller new_caller(self, object key, object credential, uint64_t digest, size_t header)

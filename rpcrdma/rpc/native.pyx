@@ -1,8 +1,8 @@
 # distutils: extra_compile_args = -O2
 """Native calls: the common procedures, answered natively in the stack in which they arrived (contract: ``native.pyi``).
 
-Owns the callers of such calls. Imports :mod:`rpcrdma.rpc` and knows neither transport nor program: a transport hands in messages and a :class:`~rpcrdma.place.Place` for the reply, a program
-derives from :class:`NativeProgram`.
+Imports :mod:`rpcrdma.rpc` and knows neither transport nor program: a transport hands in messages and a
+:class:`~rpcrdma.place.Place` for the reply, a program derives from :class:`NativeProgram`.
 
 The rule: a native call gives the very answer that the general path (:mod:`rpcrdma.rpc.dispatch`) would give, or declines,
 and the general path answers: from the beginning, or from where the native call has come to, with what it says that it has
@@ -14,39 +14,32 @@ function is thus written once, and never waits itself: it looks at what has been
 No state is kept for native calls alone but memos whose truth is checked at each use.
 """
 
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.math cimport INFINITY
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp
 
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined, word
 from rpcrdma.memory cimport Lease
-from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Answerer, Held, Place, load32, store32
-from rpcrdma.rpc.call_header cimport BODY, FLAWLESS, call_header_t, read_call
+from rpcrdma.place cimport ANSWERED, DECLINED, LONG_WHOLE, WAITS, Answerer, Held, Place, load32, store32
+from rpcrdma.rpc.call_header cimport FLAWLESS, call_header_t, read_call
+from rpcrdma.rpc.callers cimport Caller, Callers
 from rpcrdma.rpc.calls cimport copy_of, key_of_call
-from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache, caller_digest
-from rpcrdma.rpc.signed cimport Known, LONGEST_HEAD, UNSIGNED, Signed, signature
+from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
+from rpcrdma.rpc.signed cimport LONGEST_HEAD, NONE, UNSIGNED, Known, Signed, is_protected
 from rpcrdma.rpc.tally cimport Counts
 from rpcrdma.rpc.work cimport Unbegun, Work
-from rpcrdma.wire.rpc cimport AUTH_SYS, RPCSEC_GSS, SYSTEM_ERR
+from rpcrdma.wire.rpc cimport SYSTEM_ERR
 
 import asyncio
 
 from rpcrdma.firewall import contain
 from rpcrdma.rpc.calls import failed
-from rpcrdma.rpc.program import RpcCredential, RpcReply
+from rpcrdma.rpc.program import RpcReply
 
 
 cdef enum:
     PROCEDURES = 64         # of a program, that may be answered here
-    CALLERS = 256           # per connection; beyond it all are forgotten and learnt again
     BY_PROGRAM = -1         # why a call is declined: it knows
-
-
-cdef class Caller:
-    def __init__(self):
-        raise TypeError("callers are made by NativeCalls")
 
 
 cdef class NativeProgram:
@@ -130,13 +123,13 @@ cdef class Waiting:
 
 
 cdef Waiting waiting_call(
-    NativeVersion version, Caller caller, const uint8_t *message, uint32_t procedure, size_t offset, bytes key,
+    NativeVersion version, Caller caller, const uint8_t *message, uint32_t procedure, size_t offset, size_t end, bytes key,
     double since, Signed signed
 ):
     """The call that a program has just answered so."""
     cdef Waiting waiting = Waiting.__new__(Waiting)
     waiting.version, waiting.caller, waiting.xid = version, caller, load32(message)
-    waiting.procedure, waiting.offset, waiting.key, waiting.since = procedure, offset, key, since
+    waiting.procedure, waiting.offset, waiting.end, waiting.key, waiting.since = procedure, offset, end, key, since
     waiting.signed = signed
     waiting.told()
     return waiting
@@ -178,12 +171,10 @@ cdef class NativeCalls(Answerer):
         self, transport, replay, read_credential, list versions not None, Gate gate=None, Declined unknown=None, flights=None,
         Known secured=None
     ):
-        self.secured = secured
-        self.transport, self.peer_address, self.peer = transport, transport.peer_address, Peer(transport)
-        self.replay, self.flights, self.read_credential = replay, flights, read_credential
+        self.transport, self.peer, self.callers = transport, Peer(transport), Callers(transport, read_credential, secured)
+        self.replay, self.flights = replay, flights
         self.held = None if flights is None else flights.held
         self.versions = [NativeVersion(program, number, version, rows) for number, version, program, rows in versions]
-        self.callers = {}
         self.gate, self.admitted_in = gate, 0
         self.unknown = unknown or Declined()
 
@@ -293,9 +284,11 @@ cdef class NativeCalls(Answerer):
         try:
             if type(waiting.work) is Unbegun:
                 raise (<Unbegun>waiting.work).error
+            if not self.signed.protect(place):
+                raise BufferError("there is less room for a reply than there was")
             outcome = program.answer(
-                waiting.caller, waiting.procedure, held.message + waiting.offset, held.size - waiting.offset, place,
-                waiting.work,
+                waiting.caller, waiting.procedure, held.message + waiting.offset, waiting.end - waiting.offset,
+                place, waiting.work,
             )
         except Exception as error:
             place.forget_payload()
@@ -309,6 +302,8 @@ cdef class NativeCalls(Answerer):
             program.declined.add(waiting.row, program.reason(waiting.procedure, &waiting.row))
             self.begun, place.begun = place.begun, None
         self.over(held, waiting, outcome, place, start)
+        if outcome == ANSWERED:
+            self.signed.seal(place)
         return outcome
 
     cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1:
@@ -397,10 +392,13 @@ cdef class NativeCalls(Answerer):
         if not self.calling:
             self.calling = True
             self.clock = nanoseconds() * 1e-9
+        if is_protected(message, &header) and (size - offset > LONG_WHOLE or place.bulk != NULL):
+            return DECLINED
         self.why = CALLER
-        caller = self.caller_of(message, &header)
+        caller = self.callers.find(message, &header, self.clock)
         if caller is None:
             return DECLINED
+        self.signed = self.callers.signed
         self.why = GATE
         if self.gate is not None and not (
             self.admitted_in == self.gate.generation and self.clock < self.admitted_until
@@ -408,7 +406,17 @@ cdef class NativeCalls(Answerer):
             return DECLINED
         if not self.signed.take():
             return DECLINED  # the general path drops it
+        self.why = SHAPE
+        if self.signed.service > NONE:
+            if not self.signed.open(message, offset, size):
+                self.taken = self.signed
+                return DECLINED
+            offset, size = self.signed.begin, self.signed.end
         self.signed.head(place, header.xid)
+        self.why = SIZE
+        if not self.signed.protect(place):
+            self.taken = self.signed
+            return DECLINED
         self.why = BY_PROGRAM
         program = version.program
         program.shown, program.tally, place.begun = procedure, None, None
@@ -423,6 +431,8 @@ cdef class NativeCalls(Answerer):
         outcome = program.answer(caller, procedure, message + offset, size - offset, place, None)
         if key is not None and outcome == ANSWERED:
             self.replay.remember(key, self.peer.host, self.signed.plain(start, place))
+        if outcome == ANSWERED:
+            self.signed.seal(place)
         then, self.clock = self.clock, nanoseconds() * 1e-9
         if outcome == ANSWERED:
             then = self.clock - then
@@ -434,7 +444,9 @@ cdef class NativeCalls(Answerer):
             self.left_off(begun, key)
         else:
             try:
-                self.waiting = waiting_call(version, caller, message, procedure, offset, key, then, self.signed)
+                self.waiting = waiting_call(
+                    version, caller, message, procedure, offset, size, key, then, self.signed
+                )
             except BaseException:
                 program.dismiss(program.work)
                 raise
@@ -450,47 +462,6 @@ cdef class NativeCalls(Answerer):
             return False
         self.admitted_in, self.admitted_until = generation, self.clock + self.gate.lasts
         return True
-
-    cdef Caller caller_of(self, const uint8_t *message, call_header_t *header):
-        """Who calls; None: for the general path to say."""
-        cdef bytes key = self.latest_key
-        # The stamp in front is arbitrary (RFC 5531 appendix A): without it equal callers have equal octets.
-        cdef const uint8_t *body = message + BODY + 4
-        cdef size_t arguments = header.arguments, size = header.length
-        cdef Signed signed
-        cdef Caller caller
-        if header.flavor == RPCSEC_GSS:
-            signed = signature(self.secured, message, header, self.clock)
-            if signed is None:
-                return None
-            self.signed = signed
-            caller = self.callers.get(signed.context.label)
-            if caller is None or caller.credential is not signed.credential or caller.header != arguments:
-                caller = self.new_caller(signed.context.label, signed.credential, signed.context.digest, arguments)
-            return caller
-        if header.flavor != AUTH_SYS or size < 20 or header.verifier_flavor or header.verifier_length:
-            return None
-        size -= 4
-        if key is not None and <size_t>PyBytes_GET_SIZE(key) == size and memcmp(PyBytes_AS_STRING(key), body, size) == 0:
-            return self.latest_caller
-        key = PyBytes_FromStringAndSize(<char *>body, size)
-        caller = self.callers.get(key)
-        if caller is None:
-            credential = self.read_credential(AUTH_SYS, memoryview(bytes(4) + key))
-            if not isinstance(credential, RpcCredential):
-                return None
-            caller = self.new_caller(key, credential, caller_digest(AUTH_SYS, body - 4, size + 4), arguments)
-        self.latest_key, self.latest_caller = key, caller
-        return caller
-
-    cdef Caller new_caller(self, object key, object credential, uint64_t digest, size_t header):
-        cdef Caller caller = Caller.__new__(Caller)
-        caller.take(credential)
-        caller.peer_address, caller.transport, caller.digest, caller.header = self.peer_address, self.transport, digest, header
-        if len(self.callers) >= CALLERS:
-            self.callers.clear()
-        self.callers[key] = caller
-        return caller
 
     cdef int pause(self) except -1:
         """No native call is made for a while: programs let go of what they held."""

@@ -38,7 +38,8 @@ cdef class Passed:
     cdef Entry entry
     cdef object lease           # of the message; None: there is none
     cdef object begun           # what others go on from; None: they begin anew
-    cdef readonly tuple taken   # the context whose window has the call's sequence number, and that; None: none has
+    cdef readonly tuple taken   # the context whose window has the call's sequence number, and that; None: none has. And where
+                                # in the message arguments begin and end that have been unprotected; 0: they have not been
 
 
 cdef class Share:

@@ -54,8 +54,9 @@ class Passed:
     def wanted(self) -> bool:
         """Whether the call is to be executed though its connection has gone: part of it has been done, or somebody waits
         for it on another connection."""
-    taken: tuple[Context, int] | None
-    """The security context whose sequence window has the call already, with its number there; None: none has."""
+    taken: tuple[Context, int, int, int] | None
+    """The security context whose sequence window has the call already, with its number there; None: none has. And where in
+    the message arguments begin and end that have been taken out of their protection; 0: they have not been."""
     def take_begun(self) -> Any:
         """What others have begun of the call, once; None: nothing."""
     def release(self) -> None:

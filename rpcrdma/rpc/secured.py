@@ -67,6 +67,8 @@ _SIGNED: Final = 64
 _SEALED: Final = 192
 """Likewise with results that are protected."""
 _WORD: Final = struct.Struct(">I")
+_SEQUENCE: Final = 4
+"""Octets of the sequence number before arguments that are protected."""
 _HEAD: Final = 24
 """Octets of an accepted reply before its results, with an empty verifier."""
 
@@ -97,8 +99,8 @@ class SecuredCalls:
 
     def calls(self) -> dict[str, int]:
         """Whose signatures were good, by what protects them: the words of exports(5)."""
-        by_header, *others = self._calls
-        return dict(zip(("krb5", "krb5i", "krb5p"), (by_header + self.known.calls, *others), strict=True))
+        natively = self.known.taken()
+        return {word: self._calls[at] + natively[at] for at, word in enumerate(("krb5", "krb5i", "krb5p"))}
 
     def _look_up(self, handle: bytes) -> Context | None:
         context = self._acceptor.find(handle)
@@ -134,7 +136,7 @@ class SecuredCalls:
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CREDPROBLEM, "bad_mic")
         if credential.sequence >= MAX_SEQUENCE:
             return self._deny(arrived, auth_stat.RPCSEC_GSS_CTXPROBLEM, "sequence_exhausted")
-        fresh = taken != (context, credential.sequence)
+        fresh = taken is None or taken[:2] != (context, credential.sequence)
         if fresh and context.admit(credential.sequence):
             self._acceptor.counts["discarded"] += 1
             return NO_REPLY
@@ -148,6 +150,8 @@ class SecuredCalls:
         self._calls[credential.service - 1] += fresh
         if credential.service == NONE:
             return self._dispatcher.enter(arrived, credentials_of(context)[0], offset, context.digest)
+        if taken is not None and not fresh and taken[3]:
+            return self._opened(arrived, context, credential, arrived.data[taken[2] - _SEQUENCE : taken[3]])
         return self._open(arrived, context, credential, offset)
 
     def _deny(self, arrived: Arrived, why: auth_stat, reason: str) -> RpcReply:
@@ -185,7 +189,8 @@ class SecuredCalls:
             self._acceptor.counts["refused_bad_arguments"] += 1
             return accepted(arrived.xid, accept_stat.GARBAGE_ARGS)
         arrived.data = plain
-        return self._dispatcher.enter(arrived, credentials_of(context)[credential.service - 1], 4, context.digest)
+        credentials = credentials_of(context)
+        return self._dispatcher.enter(arrived, credentials[credential.service - 1], _SEQUENCE, context.digest)
 
     # -- contexts that are made ------------------------------------------------------------------------------------
 
@@ -325,8 +330,9 @@ async def _lease(transport: Transport, size: int) -> Lease:
     return await waiting
 
 
-def taken_for(holds: Iterable[Hold]) -> tuple[Context, int] | None:
-    """The sequence number that a native call has taken before it was left to us: it is no replay of itself."""
+def taken_for(holds: Iterable[Hold]) -> tuple[Context, int, int, int] | None:
+    """The sequence number that a native call has taken before it was left to us: it is no replay of itself. And where
+    its arguments are, if they have been taken out of their protection."""
     return next((hold.taken for hold in holds if type(hold) is Passed), None)
 
 

@@ -8,7 +8,12 @@ from rpcrdma.rpc.call_header cimport call_header_t
 
 cdef enum:
     LONGEST_HEAD = 24 + 64  # octets of an accepted reply before its results, verifier included
+    SERVICES = 3            # rpc_gss_service_t: none, integrity, privacy
+    NONE = 1
+    INTEGRITY = 2
+    PRIVACY = 3
 
+cdef bint is_protected(const uint8_t *message, const call_header_t *header) noexcept
 cdef class Known:
     """The contexts of an acceptor. They are looked up where they stand, so that nothing is used that is gone."""
 
@@ -16,7 +21,7 @@ cdef class Known:
     cdef Context latest         # the one that was found last: calls come in batches
     cdef object look_up         # what there is to do about one whose time is over, or whose principal is to be asked about
 
-    cdef readonly uint64_t calls    # that were taken with a good signature
+    cdef uint64_t calls[SERVICES]   # that were taken with a good signature
 
     cdef Context find(self, const uint8_t *handle, double now)
 
@@ -26,12 +31,20 @@ cdef class Signed:
     cdef Context context        # None: nobody has signed it
     cdef Known known
     cdef uint32_t sequence
-    cdef object credential      # the RpcCredential of the context's calls
+    cdef uint32_t service
+    cdef object credential      # the RpcCredential of the context's calls of this service
+    # Where in the message arguments begin and end that have been taken out of their protection; 0: they have not been.
+    cdef size_t begin
+    cdef size_t end
     cdef size_t headed          # octets of the reply's header
+    cdef uint8_t *covered       # what is protected of the reply begins here; NULL: nothing is
 
     cdef bint take(self) noexcept
     cdef tuple number(self)
+    cdef bint open(self, const uint8_t *message, size_t at, size_t size) noexcept
     cdef int head(self, Place place, uint32_t xid) except -1
+    cdef bint protect(self, Place place) except -1
+    cdef int seal(self, Place place) except -1
     cdef bint succeeded(self, const uint8_t *start) noexcept
     cdef bytes plain(self, const uint8_t *start, Place place)
 

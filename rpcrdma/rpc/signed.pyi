@@ -11,6 +11,5 @@ class Known:
         """``contexts`` are those that there are, by handle, always in this very dict. ``look_up`` finds one that is not there,
         whose time is over, or whose principal is to be asked about; what it returns has credentials."""
 
-    @property
-    def calls(self) -> int:
-        """That were taken with a good signature."""
+    def taken(self) -> list[int]:
+        """Calls that were taken with a good signature, by service."""

@@ -1,19 +1,24 @@
-"""The signatures of native calls under RPCSEC_GSS, and the headers of their replies (RFC 2203 section 5.3).
+"""Native calls under RPCSEC_GSS: their signatures, the protection of their arguments and results (RFC 2203 section 5.3).
 
 Owns :class:`Signed`, which a call without a signature has, too, and :class:`Known` (contract: ``signed.pyi``); imports
 contexts, and places. What is looked at here, and is
 not good, or is not simple, is for the general path to answer (:mod:`rpcrdma.rpc.secured`). A call that is declined is
-verified there once more, but its sequence number has been taken: that goes along (:class:`~rpcrdma.rpc.replay.Passed`).
+verified there once more, but its sequence number has been taken, and its arguments may have been decrypted where they stand:
+that goes along (:class:`~rpcrdma.rpc.replay.Passed`).
+
+Results that are signed or encrypted are so where they have been written, when they have been.
 """
 
 from cython cimport freelist
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint64_t
-from libc.string cimport memcmp
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.string cimport memcmp, memset
 
 from rpcrdma.gss.contexts cimport FRESH, Context
+from rpcrdma.gss.library cimport IOV_DATA, IOV_HEADER, IOV_MIC, IOV_TRAILER, gss_iov_buffer
+from rpcrdma.gss.mechanism cimport Sealer, part
 from rpcrdma.octets cimport load32, load64, padded, store32
-from rpcrdma.place cimport Place
+from rpcrdma.place cimport MOST_SPANS, Place, span_t
 from rpcrdma.rpc.headers cimport accepted
 from rpcrdma.wire.rpc cimport RPCSEC_GSS
 
@@ -24,20 +29,27 @@ cdef enum:
 
 
 cdef const uint8_t *handle_of(const uint8_t *message) noexcept:
-    """The context that a call under RPCSEC_GSS names; NULL: the call is not one of version 1 with data that nothing but its
-    header is protected of."""
+    """The context that a call under RPCSEC_GSS names; NULL: the call is not one of version 1 with data."""
     cdef const uint8_t *body = message + 32
     if load32(message + 28) != 20 + HANDLE or load32(body + 16) != HANDLE or load64(body) != <uint64_t>1 << 32:
         return NULL
-    return body + 20 if load32(body + 12) == 1 else NULL
+    return body + 20 if 1 <= load32(body + 12) <= SERVICES else NULL
+
+
+cdef bint is_protected(const uint8_t *message, const call_header_t *header) noexcept:
+    """Whether more than the header is protected of a call."""
+    return header.flavor == RPCSEC_GSS and handle_of(message) != NULL and load32(message + 44) != NONE
 
 
 cdef class Known:
     def __init__(self, dict contexts not None, look_up not None):
         self.contexts, self.look_up = contexts, look_up
 
+    def taken(self):
+        return [self.calls[index] for index in range(SERVICES)]
+
     cdef Context find(self, const uint8_t *handle, double now):
-        """The context that a client calls so, with credentials, of which the first is that of calls without protection."""
+        """The context that a client calls so, with credentials."""
         cdef Context context = self.latest
         if context is None or context.gone or memcmp(PyBytes_AS_STRING(context.handle), handle, HANDLE) != 0:
             context = self.latest = self.contexts.get(PyBytes_FromStringAndSize(<char *>handle, HANDLE))
@@ -59,7 +71,8 @@ cdef Signed signature(Known known, const uint8_t *message, call_header_t *header
         return None
     signed = Signed.__new__(Signed)
     signed.known = known
-    signed.context, signed.sequence, signed.credential = context, load32(message + 40), context.credentials[0]
+    signed.context, signed.sequence, signed.service = context, load32(message + 40), load32(message + 44)
+    signed.credential = context.credentials[signed.service - 1]
     return signed
 
 
@@ -71,12 +84,46 @@ cdef class Signed:
             return True
         if self.context.take(self.sequence) != FRESH:
             return False
-        self.known.calls += 1
+        self.known.calls[self.service - 1] += 1
         return True
 
     cdef tuple number(self):
-        """The context, and the sequence number that was taken there; None: nobody has signed the call."""
-        return None if self.context is None else (self.context, self.sequence)
+        """The context, and the sequence number that was taken there, and where in the message arguments are that have been
+        unprotected; None: nobody has signed the call."""
+        return None if self.context is None else (self.context, self.sequence, self.begin, self.end)
+
+    cdef bint open(self, const uint8_t *message, size_t at, size_t size) noexcept:
+        """Take the arguments out of their protection, where they stand in the message, ``size`` octets in all: from ``at`` on
+        they are all of it. False: they are not good, and the general path says so (sections 5.3.2.2 and 5.3.2.3)."""
+        cdef Sealer sealer = self.context.sealer
+        cdef size_t length, end, start = 0, mic
+        cdef ssize_t plain
+        if size - at < 4:
+            return False
+        length = load32(message + at)
+        at += 4
+        if length > size - at:
+            return False
+        if self.service == PRIVACY:
+            if padded(length) != size - at:
+                return False
+            plain = sealer.unwrap_at(<uint8_t *>message + at, length, &start)
+            if plain < 0:
+                return False
+            at, length = at + start, plain
+        else:
+            end = at + length
+            if length & 3 or size - end < 4:
+                return False
+            mic = load32(message + end)
+            if mic > size - end - 4 or padded(mic) != size - end - 4:
+                return False
+            if not sealer.verifies(message + at, length, message + end + 4, mic):
+                return False
+        if length < 4 or load32(message + at) != self.sequence:
+            return False
+        self.begin, self.end = at + 4, at + length
+        return True
 
     cdef int head(self, Place place, uint32_t xid) except -1:
         """Write the header of an accepted reply, with the verifier that belongs to the call."""
@@ -92,6 +139,59 @@ cdef class Signed:
                 raise GssError("a reply cannot be signed")
             place.at = store32(store32(at, length) + padded(length), 0)
         self.headed = place.at - start
+        self.covered = NULL
+        return 0
+
+    cdef bint protect(self, Place place) except -1:
+        """Begin the results, if they are to be protected, with what stands before them. False: there is no room."""
+        cdef Sealer sealer
+        cdef size_t before, behind
+        if self.end == 0:
+            return True
+        sealer = self.context.sealer
+        before = 4 + (sealer.header if self.service == PRIVACY else 0)
+        behind = padded(sealer.trailer) if self.service == PRIVACY else 4 + padded(sealer.mic_size)
+        if <size_t>(place.end - place.at) < before + 4 or not place.protect(behind + 3):
+            return False
+        self.covered = place.at + before
+        place.at = store32(self.covered, self.sequence)
+        return True
+
+    cdef int seal(self, Place place) except -1:
+        """Protect the results, which have been written, with the call's sequence number before them."""
+        cdef Sealer sealer
+        cdef span_t spans[MOST_SPANS]
+        cdef gss_iov_buffer parts[MOST_SPANS + 2]
+        cdef uint8_t *covered = self.covered
+        cdef uint8_t *at
+        cdef size_t size = 0, length
+        cdef int index, count
+        if covered == NULL:
+            return 0
+        self.covered = NULL
+        sealer = self.context.sealer
+        count = place.spans(covered, spans)
+        at = place.at
+        for index in range(count):
+            part(&parts[index + 1], IOV_DATA, spans[index].at, spans[index].length)
+            size += spans[index].length
+        if self.service == PRIVACY:
+            part(&parts[0], IOV_HEADER, covered - sealer.header, sealer.header)
+            part(&parts[count + 1], IOV_TRAILER, at, sealer.trailer)
+            if not sealer.wrap_parts(parts, count + 2, size):
+                raise GssError("results cannot be encrypted")
+            length = sealer.header + size + sealer.trailer
+            store32(covered - sealer.header - 4, <uint32_t>length)
+            at += sealer.trailer
+        else:
+            part(&parts[count + 1], IOV_MIC, at + 4, sealer.mic_size)
+            if sealer.sign_parts(parts + 1, count + 1, size) != <ssize_t>sealer.mic_size:
+                raise GssError("results cannot be signed")
+            store32(covered - 4, <uint32_t>size)
+            length = sealer.mic_size
+            at = store32(at, <uint32_t>length) + length
+        memset(at, 0, -length & 3)
+        place.at = at + (-length & 3)
         return 0
 
     cdef bint succeeded(self, const uint8_t *start) noexcept:
@@ -101,10 +201,12 @@ cdef class Signed:
     cdef bytes plain(self, const uint8_t *start, Place place):
         """The reply's head as the replay cache keeps it: who is answered with it gets a verifier of their own."""
         cdef const uint8_t *status = start + self.headed - 4
+        cdef const uint8_t *results
         if self.context is None:
             return PyBytes_FromStringAndSize(<char *>start, place.at - start)
-        head = PyBytes_FromStringAndSize(<char *>start, 12) + bytes(8)
-        return head + PyBytes_FromStringAndSize(<char *>status, place.at - status)
+        head = PyBytes_FromStringAndSize(<char *>start, 12) + bytes(8) + PyBytes_FromStringAndSize(<char *>status, 4)
+        results = status + 4 if self.covered == NULL else self.covered + 4
+        return head + PyBytes_FromStringAndSize(<char *>results, place.at - results)
 
 
 cdef Signed UNSIGNED = Signed.__new__(Signed)

@@ -124,7 +124,7 @@ cdef class RecordAnswers:
         replies.lease, held.room = held.room, None
         replies.start = <uint8_t *>replies.lease.address
         replies.at, replies.end = replies.start + 4, replies.start + replies.lease.capacity
-        replies.shown = self.tap is not None
+        replies.shown, replies.whole = self.tap is not None, False
         outcome = self.direct.answer_again(held, replies)
         if outcome == WAITS:
             replies.cancel()

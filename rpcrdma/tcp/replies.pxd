@@ -14,9 +14,11 @@ cdef class NativeReplies(Place):
     cdef Lease payload          # of the present reply, if it has a buffer of its own
     cdef Pipe pipe              # or is in one
     cdef bint shown             # to somebody: it must be in memory
+    cdef bint whole             # what is written is protected as a whole
     cdef size_t payload_at      # how much of the reply goes before it
     cdef size_t payload_length
 
     cdef bint begin(self) except -1
     cdef int cancel(self) except -1
     cdef int drop(self) except -1
+    cdef size_t most(self) noexcept

@@ -6,9 +6,11 @@ in a buffer that leaves as it is; a payload too large for that has a buffer of i
 """
 
 from libc.stdint cimport uint8_t, uint64_t
+from libc.string cimport memset
 
 from rpcrdma.memory cimport Account, Lease
-from rpcrdma.place cimport Place
+from rpcrdma.octets cimport padded
+from rpcrdma.place cimport LONG_WHOLE, Place, span_t
 from rpcrdma.pipes cimport Pipe, worth
 
 from rpcrdma.memory import OutOfMemory
@@ -24,6 +26,8 @@ cdef class NativeReplies(Place):
 
     cdef bint begin(self) except -1:
         """Begin a reply. False: no memory."""
+        if self.whole:
+            self.whole, self.end = False, <uint8_t *>self.lease.address + self.lease.capacity
         if self.lease is None or <size_t>(self.end - self.at) < LEAST_ROOM:
             self.drop()
             try:
@@ -52,11 +56,11 @@ cdef class NativeReplies(Place):
         return 0
 
     cdef bint takes_pages(self, uint64_t offset, size_t count) except -1:
-        return not self.shown and self.payload is None and self.pipe is None and worth(offset, count)
+        return not (self.shown or self.whole) and self.payload is None and self.pipe is None and worth(offset, count)
 
     cdef bint take_pages(self, Pipe pipe, size_t length) except -1:
         self.forget_payload()
-        if length == 0 or self.shown:
+        if length == 0 or self.shown or self.whole:
             pipe.release()
             return length == 0
         self.pipe = pipe
@@ -77,21 +81,23 @@ cdef class NativeReplies(Place):
 
     cdef uint8_t *data(self, size_t room) except? NULL:
         """Room for one payload; NULL when there is none."""
+        if room > self.most():
+            return NULL
         if room + 4 <= <size_t>(self.end - self.at):
             return self.at
-        if self.payload is not None or self.pipe is not None or room > LARGEST_LEASE:
+        if self.payload is not None or self.pipe is not None:
             return NULL
         try:
-            self.payload = self.account.lease(room)
+            self.payload = self.account.lease(padded(room))
         except OutOfMemory:
             return NULL
         return <uint8_t *>self.payload.address
 
     cdef Lease sink(self, size_t room):
-        if room > LARGEST_LEASE:
+        if room > self.most():
             return None
         try:
-            return self.account.lease(room)
+            return self.account.lease(padded(room))
         except OutOfMemory:
             return None
 
@@ -121,8 +127,32 @@ cdef class NativeReplies(Place):
             self.payload_length = length
         return 0
 
+    cdef size_t most(self) noexcept:
+        """Octets that a payload may have."""
+        return LONG_WHOLE if self.whole else LARGEST_LEASE
+
+    cdef bint protect(self, size_t behind) except -1:
+        if <size_t>(self.end - self.at) <= behind:
+            return False
+        self.whole = True
+        self.end -= behind
+        return True
+
+    cdef int spans(self, uint8_t *begin, span_t *spans) except -1:
+        cdef size_t length = self.payload_length
+        spans[0].at, spans[0].length = begin, self.at - begin
+        if self.payload is None:
+            return 1
+        spans[0].length = self.start + self.payload_at - begin
+        spans[1].at, spans[1].length = <uint8_t *>self.payload.address, padded(length)
+        memset(spans[1].at + length, 0, padded(length) - length)
+        spans[2].at, spans[2].length = self.start + self.payload_at, self.at - self.start - self.payload_at
+        self.payload_length = padded(length)
+        return 3
+
     cdef int drop(self) except -1:
         cdef Lease lease = self.lease
+        self.whole = False
         if lease is not None:
             self.lease = None
             self.at = self.end = self.start = NULL
