@@ -7,27 +7,36 @@ buffer in which it was made, which counts for the connection as READ's does.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Self
+from typing import Final, Self
 
 from nfsd.vfs.listing import Listing
 from nfsd.vfs.service import FileService, Node
 from nfsd.vfs.types import Credential, DirectoryEntry
 from rpcrdma.memory import Lease
-from rpcrdma.rpc.program import Call
+from rpcrdma.rpc.program import Transport
+from rpcrdma.xdr import Encoder
 from rpcrdma.xdr.payload import Payload
 
-_COPIED = 32 << 10
+COPIED: Final = 32 << 10
 """Octets of a listing that leaves its buffer, which is larger, to others."""
 
 
 class Listed:
     """The entries of one listing of ``size`` octets at most. ``with`` gives its memory back after an error."""
 
-    def __init__(self, call: Call, listing: Listing, size: int) -> None:
-        self._call = call
-        self._listing = listing
+    def __init__(
+        self, transport: Transport, lend: Callable[[int], Awaitable[Lease]], listing: Listing, size: int
+    ) -> None:
+        """``lend``: as :meth:`Call.lease`, for the call that comes by this transport."""
+        self._transport = transport
+        self._lend = lend
+        self.listing = listing
         self._size = size
-        self._lease: Lease | None = None
+        self.lease: Lease | None = None
+        """The memory that the listing is in; None: its own."""
+
+    def __del__(self) -> None:
+        self.release()
 
     def __enter__(self) -> Self:
         return self
@@ -42,35 +51,42 @@ class Listed:
     ) -> bool:  # fmt: skip
         """Take the entries of a directory; as :meth:`DirectoryOperations.list_directory`, until the call's connection
         is gone."""
-        transport = self._call.transport
+        transport = self._transport
         return await service.list_directory(
-            credential, directory, cookie, self._listing,
+            credential, directory, cookie, self.listing,
             complete=complete, grow=self.grow, gone=lambda: transport.closed,
         )  # fmt: skip
 
     async def grow(self) -> memoryview:
-        """Memory for all entries; waits as :meth:`Call.lease` does. Raises OutOfMemory, ConnectionError."""
-        self._lease = await self._call.lease(self._size)
-        return self._lease.view[: self._size]
+        """Memory for all entries, as :meth:`Call.lease` gives it. Raises OutOfMemory, ConnectionError."""
+        self.lease = await self._lend(self._size)
+        return self.lease.view[: self._size]
 
     async def add(self, octets: bytes, name_octets: int) -> bool:
         """Add an entry that was completed; whether there was room."""
-        if self._listing.fits < len(octets) and self._lease is None:
-            self._listing.move(await self.grow())
-        return self._listing.add(octets, name_octets=name_octets)
+        if self.listing.fits < len(octets) and self.lease is None:
+            self.listing.move(await self.grow())
+        return self.listing.add(octets, name_octets=name_octets)
 
-    def put(self) -> None:
+    def put(self, results: Encoder) -> None:
         """Put the entries behind what has been encoded."""
-        lease, used = self._lease, self._listing.used
-        if lease is None or used <= _COPIED:
-            self._call.results.append(self._listing.octets())
+        if self.listing.used <= COPIED:
+            results.append(self.listing.octets())
             self.release()
         else:
-            self._lease = None
-            self._call.results.splice(Payload(lease.view[:used], lease, eligible=False))
+            results.splice(self.payload())
+
+    def payload(self) -> Payload:
+        """The entries, which leave from where they are if there are many."""
+        lease, used = self.lease, self.listing.used
+        if lease is None or used <= COPIED:
+            self.release()
+            return Payload(memoryview(self.listing.octets()), eligible=False)
+        self.lease = None
+        return Payload(lease.view[:used], lease, eligible=False)
 
     def release(self) -> None:
         """Give the memory back: no more is to be listed."""
-        lease, self._lease = self._lease, None
+        lease, self.lease = self.lease, None
         if lease is not None:
             lease.release()

@@ -37,6 +37,7 @@ cdef class Place:
 
     cdef uint8_t *data(self, size_t room) except? NULL
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2
+    cdef bint reduces(self) noexcept
     cdef int data_done(self, size_t length) except -1
     cdef int forget_payload(self) except -1
     cdef Lease sink(self, size_t room)

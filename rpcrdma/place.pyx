@@ -58,6 +58,10 @@ cdef class Place:
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2:
         return -1
 
+    cdef bint reduces(self) noexcept:
+        """Whether the payload goes to where only data may (RFC 8166 section 3.4.2): a Write chunk."""
+        return False
+
     cdef int data_done(self, size_t length) except -1:
         raise NotImplementedError
 

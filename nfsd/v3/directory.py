@@ -68,7 +68,8 @@ async def _list(request: Request, args: READDIR3args | READDIRPLUS3args, listing
     """Raises Nfs3Error(NFS3ERR_TOOSMALL) when there is no room for any entry. That holds for a listing that would be
     empty anyhow, too: not even its frame may exceed the size."""
     directory, credential = await request.resolve(args.dir.data)
-    listed = Listed(request.call, listing, max(room, 0))
+    call = request.call
+    listed = Listed(call.transport, call.lease, listing, max(room, 0))
 
     async def complete(entry: DirectoryEntry) -> bool:
         return await listed.add(_entryplus(entry), ENTRY_SIZE + (len(entry.name) + 3 & ~3))
@@ -79,13 +80,13 @@ async def _list(request: Request, args: READDIR3args | READDIRPLUS3args, listing
         if not listing.taken and (room < 0 or not end):
             raise Nfs3Error(nfsstat3.NFS3ERR_TOOSMALL)
         attributes = await request.after(directory)
-    results = request.call.results
+    results = call.results
     results.uint32(nfsstat3.NFS3_OK)
     results.boolean(attributes is not None)
     if attributes is not None:
         results.encode(fattr3, attributes)
     results.fixed(VERIFIER)
-    listed.put()
+    listed.put(results)
     results.boolean(False)
     results.boolean(end)
     return ENCODED

@@ -100,6 +100,18 @@ async def enter(
     return await server.service.root(export)
 
 
+async def listed(
+    server: Nfs4Server, transport: Transport, minor: int, place: PseudoNode, caller: RpcCredential
+) -> Node | PseudoNode:
+    """As :func:`enter`, for a listing: what may not be entered is shown as the place itself. It is no use of it."""
+    export, exports = place.export, server.exports
+    if export is None or not may_use(server, transport, minor, export) or not exports.takes(export, transport):
+        return place
+    if not exports.believes(export, caller, transport):
+        return place
+    return await server.service.root(export)
+
+
 def walked(found: Node | PseudoNode | Barred) -> Node | PseudoNode:
     """What a name has led to. Raises WRONGSEC, which is LOOKUP's and LOOKUPP's to answer."""
     if isinstance(found, Barred):
@@ -200,6 +212,14 @@ async def _there_for(
     """As :func:`there`, for these operations."""
     found = await there(server, transport, node, caller)
     return None if found is None else found._replace(only=only)
+
+
+async def enter_root_as(
+    server: Nfs4Server, transport: Transport, minor: int, caller: RpcCredential
+) -> tuple[Node | PseudoNode | Barred, There | None]:
+    """As :func:`enter`, from the root of the name space, likewise."""
+    found = await enter(server, transport, minor, server.pseudo.root, caller)
+    return found, await there(server, transport, found, caller)
 
 
 async def look_up_as(

@@ -20,7 +20,6 @@ from nfsd.v4.arrivals import (
     VERSIONS,
     Barred,
     There,
-    arrive,
     credential_of,
     disbelieve,
     enter,
@@ -134,11 +133,6 @@ class Compound:
             raise Nfs4Error(p.NFS4ERR_ROFS)
         return node
 
-    async def resolve(self, handle: bytes) -> Node | PseudoNode:
-        """The file of a handle, if this client may use its export. Raises as :func:`nfsd.v4.arrivals.arrive`, and
-        WRONGSEC where the caller is barred."""
-        return walked(await arrive(self.server, self.call.transport, self.minor, handle, self.call.credential))
-
     async def enter(self, place: PseudoNode) -> Node | PseudoNode | Barred:
         """What a place of the pseudo file system leads to. Raises as :func:`nfsd.v4.arrivals.enter`."""
         return await enter(self.server, self.call.transport, self.minor, place, self.call.credential)
@@ -149,16 +143,6 @@ class Compound:
             tally = self.server.exports.tally(self.current.export, self.call.transport.peer_address)
             tally.read += read
             tally.written += written
-
-    async def listed(self, place: PseudoNode) -> Node | PseudoNode:
-        """As :meth:`enter`, for a listing: what may not be entered is shown as the place itself. It is no use of it."""
-        export, exports = place.export, self.server.exports
-        call = self.call
-        if export is None or self.is_closed(place) or not exports.takes(export, call.transport):
-            return place
-        if not exports.believes(export, call.credential, call.transport):
-            return place
-        return await self.service.root(export)
 
     def is_closed(self, place: PseudoNode) -> bool:
         """Whether a place is an export's that this client may not use: to it, it is but a directory that leads on to

@@ -10,6 +10,10 @@ from rpcrdma.place cimport Place
 from rpcrdma.rpc.work cimport Errand, Work
 
 
+cdef const uint8_t *load_mask(const uint8_t *at, const uint8_t *end, uint64_t *mask, bint *more) noexcept nogil
+cdef object whole_mask(const uint8_t *at)
+
+
 cdef class Setting(Errand):
     """SETATTR, or what is left of it, as an errand: nfsstat4, and which attributes have been set."""
 

@@ -2,16 +2,17 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
-from nfsd.v4.file_attributes cimport Nfs4Attributes
+from nfsd.v4.directories cimport Nfs4Directories
 from nfsd.v4.native_compound cimport Arguments
 from rpcrdma.octets cimport opaque_t
 from rpcrdma.place cimport Place
 
 
-cdef class FileHandles(Nfs4Attributes):
-    """Attributes too, and what the current file is."""
+cdef class FileHandles(Nfs4Directories):
+    """Attributes and directories too, and what the current file is."""
 
     cdef int putfh(self, Arguments *arguments, Place place) except -1
+    cdef int putrootfh(self, uint32_t number, Arguments *arguments, Place place) except -1
     cdef int to_arrive(self, bytes handle, uint64_t only) except -1
     cdef uint64_t for_machine(self, const uint8_t *at, const uint8_t *end) except? 0
     cdef bint is_foreign(self, const uint8_t *behind, const uint8_t *end) noexcept

@@ -1,7 +1,7 @@
-"""What the current file is: PUTFH, GETFH, LOOKUP, SAVEFH and RESTOREFH (RFC 8881 sections 18.19, 18.8, 18.13, 18.28, 18.27; RFC
-7530 sections 16.20, 16.8, 16.13, 16.30, 16.29), and RENEW (16.28).
+"""What the current file is: PUTFH, PUTPUBFH, PUTROOTFH, GETFH, LOOKUP, SAVEFH and RESTOREFH (RFC 8881 sections 18.19 to 18.21, 18.8,
+18.13, 18.28, 18.27; RFC 7530 sections 16.20 to 16.22, 16.8, 16.13, 16.30, 16.29), and RENEW (16.28).
 
-Owns :class:`FileHandles`; imports :mod:`nfsd.v4.file_attributes`, and :mod:`nfsd.v4.arrivals`, which brings what a call has
+Owns :class:`FileHandles`; imports :mod:`nfsd.v4.directories`, and :mod:`nfsd.v4.arrivals`, which brings what a call has
 to wait for: a file that is not at hand, what the caller is on its export, places of the pseudo file system.
 
 The current file is a ``Node``, or a place of the pseudo file system, of which operations natively know no more than its handle,
@@ -18,18 +18,19 @@ from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport (
     NFS4ERR_BADXDR, NFS4ERR_INVAL, NFS4ERR_MOVED, NFS4ERR_NOENT, NFS4ERR_NOFILEHANDLE, NFS4ERR_NOTDIR, NFS4ERR_RESTOREFH, NFS4ERR_ROFS,
-    NFS4ERR_SYMLINK, NFS4_FHSIZE, NFS4_OK, OP_ACCESS, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOOKUP,
-    OP_OPEN, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH, OP_SETATTR, OP_WRITE,
+    NFS4ERR_SYMLINK, NFS4_FHSIZE, NFS4_OK, OP_ACCESS, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_GET_DIR_DELEGATION,
+    OP_LINK, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ, OP_READDIR, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH,
+    OP_SETATTR, OP_WRITE,
     stateid4_SIZE,
 )
 from rpcrdma.declined cimport SIZE
 from rpcrdma.octets cimport load_opaque, opaque_t
-from rpcrdma.place cimport ANSWERED, load32, load64, store32
+from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, load32, load64, store32
 from rpcrdma.rpc.work cimport Errand, Work
 
 from nfsd.state import Nfs4Error
 from nfsd.state.protection import at_files
-from nfsd.v4.arrivals import Barred, arrive_as, look_up_as, machine_of
+from nfsd.v4.arrivals import Barred, arrive_as, enter_root_as, look_up_as, machine_of
 from nfsd.vfs.types import FileType
 
 cdef enum:
@@ -48,7 +49,7 @@ cdef object DIR = FileType.DIR
 cdef object LNK = FileType.LNK
 
 
-cdef class FileHandles(Nfs4Attributes):
+cdef class FileHandles(Nfs4Directories):
     cdef int putfh(self, Arguments *arguments, Place place) except -1:
         cdef opaque_t handle
         cdef Node node = None
@@ -83,6 +84,26 @@ cdef class FileHandles(Nfs4Attributes):
             return self.not_brought(<Errand>brought, place)
         arguments.at = behind
         place.at = store32(store32(place.at, OP_PUTFH), NFS4_OK)
+        return ANSWERED
+
+    cdef int putrootfh(self, uint32_t number, Arguments *arguments, Place place) except -1:
+        """Go to the root of the server's name space, which is the public filehandle, too (RFC 8881 section 18.20.3)."""
+        cdef Errand errand = self.brought_here()
+        if not room(place, 8):
+            return no(self.files, SIZE)
+        if errand is None:
+            if not self.may_wait():
+                return DECLINED
+            caller = self.caller
+            errand = Errand(enter_root_as(self.server, caller.transport, self.minor, caller.credential))
+            if self.begin(errand, False) == WAITS:
+                return WAITS
+        if errand.error is not None:
+            return self.not_brought(errand, place)
+        self.arrived(errand.result)
+        if self.is_barred(arguments.at, arguments.end):
+            return self.fail(self.pseudo.refused(), place)
+        place.at = store32(store32(place.at, number), NFS4_OK)
         return ANSWERED
 
     cdef int to_arrive(self, bytes handle, uint64_t only) except -1:
@@ -251,6 +272,10 @@ cdef class FileHandles(Nfs4Attributes):
             return self.owned(number, arguments, place)
         if number == OP_ACCESS:
             return self.access(arguments, place)
+        if number == OP_GET_DIR_DELEGATION:
+            return self.owned(number, arguments, place)
+        if number == OP_READDIR:
+            return self.readdir(arguments, place)
         if (
             number == OP_WRITE or number == OP_COMMIT or number == OP_SETATTR or number == OP_CREATE or number == OP_REMOVE
             or number == OP_RENAME or number == OP_LINK

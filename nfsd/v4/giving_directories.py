@@ -57,10 +57,12 @@ def _place(service: FileService, host: str, node: Node) -> Share | None:
 
 
 async def give_directory(
-    server: Nfs4Server, client: Client, credential: Credential, node: Node, referring: tuple[bytes, int, int]
-) -> Delegation | None:
-    """The delegation of a directory, or None: there is none now. ``credential``: the caller on its export, who must be
-    able to list it; ``referring``: the session, slot and sequence id of the request. Raises ESTALE."""
+    server: Nfs4Server, client: Client, credential: Credential, node: Node,
+    referring: tuple[bytes, int, int], asked: int,
+) -> tuple[Delegation, int] | None:  # fmt: skip
+    """The delegation of a directory, and the notifications that its holder will get of those it ``asked`` for, as a
+    mask; or None: there is none now. ``credential``: the caller on its export, who must be able to list it;
+    ``referring``: the session, slot and sequence id of the request. Raises ESTALE."""
     service, recalls, table = server.service, server.recalls, server.engine.delegations
     if not recalls.can_delegate(client) or table.refusal(client, node.key, write=False) is not None:
         return None
@@ -96,4 +98,6 @@ async def give_directory(
     except BaseException:
         table.release(made)
         raise
-    return made if table.settle(made, directory=True) else None
+    if not table.settle(made, directory=True):
+        return None
+    return made, recalls.notifications.promise(made, asked)

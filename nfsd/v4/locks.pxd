@@ -3,8 +3,8 @@
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from nfsd.state.records cimport StateEntry
+from nfsd.v4.delegations cimport Nfs4Delegations
 from nfsd.v4.native_compound cimport Arguments
-from nfsd.v4.opens cimport Nfs4Opens
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.work cimport Errand
 
@@ -22,8 +22,8 @@ cdef struct lock_t:             # LOCK4args
     uint32_t owner_length
 
 
-cdef class Nfs4Locks(Nfs4Opens):
-    """Names, attributes and opens too, and byte-range locks."""
+cdef class Nfs4Locks(Nfs4Delegations):
+    """Names, attributes, opens and delegations too, and byte-range locks."""
 
     cdef int owned(self, uint32_t number, Arguments *arguments, Place place) except -1
     cdef int failed(self, object error, Place place) except -1

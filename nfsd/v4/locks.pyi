@@ -1,6 +1,6 @@
 """LOCK and LOCKU in native COMPOUNDs. Implemented in ``locks.pyx``."""
 
-from nfsd.v4.opens import Nfs4Opens
+from nfsd.v4.delegations import Nfs4Delegations
 
-class Nfs4Locks(Nfs4Opens):
-    """Names, attributes and opens too, and byte-range locks; of use to native code only."""
+class Nfs4Locks(Nfs4Delegations):
+    """Names, attributes, opens and delegations too, and byte-range locks; of use to native code only."""

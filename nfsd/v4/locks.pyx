@@ -2,7 +2,7 @@
 have in common that are in their owner's turn.
 
 Owns the decoding and encoding, and :class:`Nfs4Locks`; what they do is in :mod:`nfsd.v4.locking`. Imports that and
-:mod:`nfsd.v4.opens`.
+:mod:`nfsd.v4.delegations`.
 """
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -13,7 +13,8 @@ from nfsd.v4.owners cimport BEGUN, stateid_in, store_stateid
 from nfsd.v4.under_way cimport UNCHECKED_RESULT
 from nfsd.vfs.native_files cimport no
 from nfsd.wire.nfs4 cimport (
-    NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4_OK, NFS4_OPAQUE_LIMIT, OP_CLOSE, OP_LOCK, OP_LOCKU, OP_OPEN,
+    NFS4ERR_BADXDR, NFS4ERR_BAD_STATEID, NFS4_OK, NFS4_OPAQUE_LIMIT, OP_CLOSE, OP_DELEGRETURN,
+    OP_GET_DIR_DELEGATION, OP_LOCK, OP_LOCKU, OP_OPEN,
     OP_OPEN_CONFIRM, OP_OPEN_DOWNGRADE, READW_LT, READ_LT, WRITEW_LT, WRITE_LT, stateid4_SIZE,
 )
 from rpcrdma.declined cimport SIZE
@@ -50,7 +51,7 @@ cdef const uint8_t *load_lock(const uint8_t *at, const uint8_t *end, lock_t *ask
     return asked.owner + padded(asked.owner_length)
 
 
-cdef class Nfs4Locks(Nfs4Opens):
+cdef class Nfs4Locks(Nfs4Delegations):
     cdef int owned(self, uint32_t number, Arguments *arguments, Place place) except -1:
         """Carry out an operation on the state of a client. In v4.0 it is the next one of an owner, whose turn ends with the
         result, which is kept for a retransmission (RFC 7530 section 9.1.9)."""
@@ -64,6 +65,10 @@ cdef class Nfs4Locks(Nfs4Opens):
                 outcome = self.downgrade(arguments, place)
             elif number == OP_CLOSE:
                 outcome = self.close(arguments, place)
+            elif number == OP_DELEGRETURN:
+                outcome = self.delegreturn(arguments, place)
+            elif number == OP_GET_DIR_DELEGATION:
+                outcome = self.get_dir_delegation(arguments, place)
             elif number == OP_LOCK:
                 outcome = self.lock(arguments, place)
             else:

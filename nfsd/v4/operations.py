@@ -18,9 +18,11 @@ from rpcrdma.xdr.schema import UNION, Node, node_of
 Handler = Callable[..., Awaitable[Any]]
 
 NATIVE: Final[Mapping[int, bool]] = {
-    p.OP_ACCESS: False, p.OP_CLOSE: True, p.OP_COMMIT: False, p.OP_CREATE: True, p.OP_GETATTR: False, p.OP_GETFH: False,
-    p.OP_LINK: True, p.OP_LOCK: True, p.OP_LOCKU: True, p.OP_LOOKUP: False, p.OP_OPEN: True, p.OP_OPEN_CONFIRM: True,
-    p.OP_OPEN_DOWNGRADE: True, p.OP_PUTFH: False, p.OP_READ: False, p.OP_REMOVE: True, p.OP_RENAME: True,
+    p.OP_ACCESS: False, p.OP_CLOSE: True, p.OP_COMMIT: False, p.OP_CREATE: True, p.OP_DELEGRETURN: True,
+    p.OP_GETATTR: False, p.OP_GETFH: False, p.OP_GET_DIR_DELEGATION: True, p.OP_LINK: True, p.OP_LOCK: True,
+    p.OP_LOCKU: True, p.OP_LOOKUP: False, p.OP_OPEN: True, p.OP_OPEN_CONFIRM: True, p.OP_OPEN_DOWNGRADE: True,
+    p.OP_PUTFH: False, p.OP_PUTPUBFH: False, p.OP_PUTROOTFH: False, p.OP_READ: False, p.OP_READDIR: False,
+    p.OP_REMOVE: True, p.OP_RENAME: True,
     p.OP_RENEW: False, p.OP_RESTOREFH: False, p.OP_SAVEFH: False, p.OP_SEQUENCE: False,
     p.OP_SETATTR: True, p.OP_WRITE: True,
 }  # fmt: skip

@@ -9,9 +9,9 @@ from libc.stdint cimport uint32_t
 from nfsd.v4.native_compound cimport Arguments
 from nfsd.v4.filehandles cimport FileHandles
 from nfsd.wire.nfs4 cimport (
-    OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_CREATE, OP_GETATTR, OP_GETFH, OP_LINK, OP_LOCK, OP_LOCKU, OP_LOOKUP, OP_OPEN,
-    OP_OPEN_CONFIRM, OP_OPEN_DOWNGRADE, OP_PUTFH, OP_READ, OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH,
-    OP_SEQUENCE, OP_SETATTR, OP_WRITE,
+    OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_CREATE, OP_DELEGRETURN, OP_GETATTR, OP_GETFH, OP_GET_DIR_DELEGATION, OP_LINK, OP_LOCK,
+    OP_LOCKU, OP_LOOKUP, OP_OPEN, OP_OPEN_CONFIRM, OP_OPEN_DOWNGRADE, OP_PUTFH, OP_PUTPUBFH, OP_PUTROOTFH, OP_READ, OP_READDIR,
+    OP_REMOVE, OP_RENAME, OP_RENEW, OP_RESTOREFH, OP_SAVEFH, OP_SEQUENCE, OP_SETATTR, OP_WRITE,
 )
 from rpcrdma.place cimport Place
 
@@ -28,6 +28,8 @@ cdef class Nfs4Procedures(FileHandles):
             return self.renew(arguments, place)
         if number == OP_RESTOREFH:
             return self.restorefh(arguments, place)
+        if number == OP_PUTROOTFH or number == OP_PUTPUBFH:
+            return self.putrootfh(number, arguments, place)
         if self.current is None:
             return self.nowhere(number, arguments, place)
         if number == OP_GETATTR:
@@ -46,7 +48,7 @@ cdef class Nfs4Procedures(FileHandles):
             return self.commit(arguments, place)
         if (
             number == OP_OPEN or number == OP_CLOSE or number == OP_LOCK or number == OP_LOCKU or number == OP_OPEN_CONFIRM
-            or number == OP_OPEN_DOWNGRADE
+            or number == OP_OPEN_DOWNGRADE or number == OP_DELEGRETURN or number == OP_GET_DIR_DELEGATION
         ):
             return self.owned(number, arguments, place)
         if number == OP_REMOVE:
@@ -57,6 +59,8 @@ cdef class Nfs4Procedures(FileHandles):
             return self.create(arguments, place)
         if number == OP_RENAME:
             return self.rename(arguments, place)
+        if number == OP_READDIR:
+            return self.readdir(arguments, place)
         if number == OP_LINK:
             return self.link(arguments, place)
         if number == OP_SAVEFH:

@@ -116,7 +116,7 @@ cdef class UnderWay(NativeProgram):
     cdef int count_failure(self) except -1
     cdef bint hand_over(self, const uint8_t *arguments, Place place) except -1
     cdef int held_up(self, const uint8_t *arguments, Place place) except -1
-    cdef int begin(self, Errand errand) except -1
+    cdef int begin(self, Errand errand, bint changes=*) except -1
     cdef bint may_wait(self) except -1
     cdef Work brought_here(self)
     cdef void charge(self, Standing standing) noexcept

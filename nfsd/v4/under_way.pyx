@@ -246,13 +246,13 @@ cdef class UnderWay(NativeProgram):
             slot.finish(None)
         return 0
 
-    cdef int begin(self, Errand errand) except -1:
+    cdef int begin(self, Errand errand, bint changes=True) except -1:
         """Begin with what the operation may have to wait for. ANSWERED: it is over already; WAITS. For an operation that
-        :meth:`may_wait`."""
+        :meth:`may_wait`. One that ``changes`` nothing is of no use when the call has gone."""
         self.files.pause()  # Python code runs as the server
         if errand.begin(self.caller.peer_address):
             return ANSWERED
-        self.going = True
+        self.going |= changes
         return self.wait_for(errand, None)
 
     cdef bint may_wait(self) except -1:

@@ -39,7 +39,7 @@ from nfsd.vfs.types import DirectoryEntry
 
 cdef enum:
     AHEAD = 4096                # octets of what has been read in vain that are kept
-    FIRST = 8192                # octets of listing before memory of the caller's is asked for
+    FIRST = 16384               # octets of listing, as of one short turn, before memory of the caller's is asked for
     KEPT = 65536                # octets of entries on their way to Python
 
 cdef uint64_t LAST_OFFSET = 0x7FFFFFFFFFFFFFFF

@@ -193,6 +193,9 @@ cdef class NativeReply(Place):
             pipe.release()
         return 0
 
+    cdef bint reduces(self) noexcept:
+        return self.reduced
+
     cdef int data_done(self, size_t length) except -1:
         if self.split != NULL and length == 0:
             # What was to hold it must not be taken for that of the next one, which may find its room elsewhere.

@@ -180,16 +180,22 @@ class Call:
         since what it holds may be what others like it wait for. Raises OutOfMemory, ConnectionError."""
         if not self.holding and not self.results.payloads:
             return await self.transport.lease(size)
-        waiting = asyncio.ensure_future(self.transport.lease(size))
-        try:
-            await asyncio.wait((waiting,), timeout=PATIENCE)
-        except BaseException:
-            waiting.cancel()
-            waiting.add_done_callback(_give_back)
-            raise
-        if waiting.cancel():
-            raise OutOfMemory(f"no {size} octets within {PATIENCE} s, beside what the call holds")
-        return waiting.result()
+        return await lent_beside(self.transport, size)
+
+
+async def lent_beside(transport: Transport, size: int) -> Lease:
+    """The transport's ``lease``, for a call that holds memory of it already. Raises OutOfMemory after PATIENCE, and
+    ConnectionError."""
+    waiting = asyncio.ensure_future(transport.lease(size))
+    try:
+        await asyncio.wait((waiting,), timeout=PATIENCE)
+    except BaseException:
+        waiting.cancel()
+        waiting.add_done_callback(_give_back)
+        raise
+    if waiting.cancel():
+        raise OutOfMemory(f"no {size} octets within {PATIENCE} s, beside what the call holds")
+    return waiting.result()
 
 
 def _give_back(waiting: asyncio.Future[Lease]) -> None:

@@ -12,8 +12,8 @@ from nfsd.protocol import nfs4 as p
 from nfsd.v4 import compound
 from rpcrdma.peer import wire
 from rpcrdma.server.tcp_connection import TcpConnection
-from tests.support.nfs4 import Client4, mode, wanted
-from tests.support.nfs4_native import BothRdma, Wire, handle_of, run
+from tests.support.nfs4 import Client4, mode
+from tests.support.nfs4_native import RARE, BothRdma, Wire, handle_of, run
 from tests.unit import vfs_support
 from tests.unit.raw_tcp_support import some_host
 from tests.unit.test_nfs4_native import OF_CONTENT, getattr_, on, putfh, write
@@ -21,7 +21,6 @@ from tests.unit.test_nfs4_native_changes import remove
 from tests.unit.test_nfs4_native_locks import WRITE, lock_more, lock_new
 from tests.unit.test_waiting_calls import stalled, until
 
-READDIR = (p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 4096, wanted(1).attr_request))
 COMMIT = (p.OP_COMMIT, p.COMMIT4args(0, 0))
 OK = 0
 
@@ -39,9 +38,9 @@ def test_a_change_is_not_made_again(kind, tmp_path, minor, done_in_python):
         await handle_of(both, b"sub")
         for number, operations in enumerate(
             (
-                [putfh(handle), write(stateid, 0, b"once"), p.OP_PUTROOTFH, putfh(handle), getattr_(OF_CONTENT)],
-                [putfh(handle), write(stateid, 4, b"more", stable=2), putfh(root), READDIR],
-                [putfh(root), remove(b"sub"), READDIR, getattr_(OF_CONTENT)],
+                [putfh(handle), write(stateid, 0, b"once"), RARE, putfh(handle), getattr_(OF_CONTENT)],
+                [putfh(handle), write(stateid, 4, b"more", stable=2), putfh(root), RARE],
+                [putfh(root), remove(b"sub"), RARE, getattr_(OF_CONTENT)],
             )
         ):
             done_in_python.clear()
@@ -69,13 +68,13 @@ def test_state_that_was_given_goes_along(tmp_path, minor, done_in_python):
             putfh(handle),
             lock_new(WRITE, opened, b"owner", 0, 10),
             p.OP_SAVEFH,
-            p.OP_PUTROOTFH,
+            RARE,
             p.OP_RESTOREFH,
         ]
         operations += [write(current, 0, b"C"), lock_more(WRITE, current, 20, 10), getattr_(OF_CONTENT)]
         status, *_ = results_of(await both.direct.call(None, both.message(0, *operations)))
         assert status == OK
-        assert done_in_python == [p.OP_PUTROOTFH]  # what is behind it is carried out natively, too
+        assert done_in_python == [p.OP_NVERIFY]  # what is behind it is carried out natively, too
         assert (both.path / "a").read_bytes() == b"Content"
         file = both.server.engine.opens.file(both.server.service.nodes.find(handle).key)
         assert [list(ranges) for ranges in file.locks.owners.values()]
@@ -132,10 +131,10 @@ def test_a_retransmission_joins_what_has_been_handed_over(tmp_path, monkeypatch)
         for name in ("a", "b"):
             (both.path / name).write_bytes(b"content")
         root = await handle_of(both)
-        await both.direct.call(None, both.message(0, putfh(root), READDIR))
+        await both.direct.call(None, both.message(0, putfh(root), RARE))
         gate = asyncio.Event()
-        begun = slowly(monkeypatch, p.OP_READDIR, gate)
-        message = both.message(0, putfh(root), remove(b"a"), READDIR)
+        begun = slowly(monkeypatch, p.OP_NVERIFY, gate)
+        message = both.message(0, putfh(root), remove(b"a"), RARE)
         both.direct.send(message)
         await until(lambda: begun)
         assert not (both.path / "a").exists()
@@ -165,7 +164,7 @@ def test_what_is_handed_over_without_its_connection_is_carried_through(tmp_path,
         other = Wire(*await asyncio.open_connection("127.0.0.1", listener.address[1]))
         at = await both.server.service.root(both.server.service.exports.exports[0])
         async with stalled(both.server.service, at, tmp_path):
-            message = both.message(0, putfh(root), remove(b"a"), p.OP_PUTROOTFH, getattr_(), cache=True)
+            message = both.message(0, putfh(root), remove(b"a"), RARE, getattr_(), cache=True)
             both.direct.send(message)
             await until(lambda: len(both.dispatcher.held) == 1)
             connection.close()
@@ -188,7 +187,7 @@ def test_what_is_handed_over_and_not_begun_is_carried_through(tmp_path, monkeypa
         listener, _ = both.listeners
         (connection,) = listener.connections
         other = Wire(*await asyncio.open_connection("127.0.0.1", listener.address[1]))
-        message = both.message(0, putfh(root), remove(b"a"), p.OP_PUTROOTFH, getattr_(), cache=True)
+        message = both.message(0, putfh(root), remove(b"a"), RARE, getattr_(), cache=True)
         with monkeypatch.context() as patched:
             patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
             both.direct.send(message)
@@ -213,8 +212,8 @@ def test_what_is_handed_over_and_not_begun_is_done_once_in_40(tmp_path, monkeypa
         listener, _ = both.listeners
         others = set(listener.connections)
         mine = Wire(*await asyncio.open_connection(*listener.address[:2], local_addr=(address, 0)))
-        message = both.message(0, putfh(root), remove(b"a"), READDIR)
-        await mine.call(None, both.message(0, putfh(root), READDIR))
+        message = both.message(0, putfh(root), remove(b"a"), RARE)
+        await mine.call(None, both.message(0, putfh(root), RARE))
         (connection,) = listener.connections - others
         port = mine.writer.get_extra_info("sockname")[1]
         with monkeypatch.context() as patched:
@@ -279,7 +278,7 @@ def test_over_rdma(tmp_path, minor, done_in_python):
     async def scenario(both):
         stateid, handle = await both.client.open("/0", b"a", create=mode(0o644))
         data = os.urandom(5000)
-        for behind in ([p.OP_PUTROOTFH], [p.OP_PUTROOTFH, getattr_(OF_CONTENT)], [9999]):
+        for behind in ([RARE], [RARE, getattr_(OF_CONTENT)], [9999]):
             done_in_python.clear()
             operations = [putfh(handle), write(stateid, 0, data), *behind]
             *_, payload, _, _ = await both.call(0, 0, *operations, data=data)
@@ -299,7 +298,7 @@ def test_what_is_handed_over_and_not_begun_is_carried_through_over_rdma(tmp_path
         (connection,) = both.servers[0].connections
         with monkeypatch.context() as patched:
             patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
-            operations = [putfh(handle), write(stateid, 0, b"once"), p.OP_PUTROOTFH]
+            operations = [putfh(handle), write(stateid, 0, b"once"), RARE]
             asked = asyncio.ensure_future(both.call(0, 0, *operations, cache=True))
             await until(lambda: (both.path / "a").read_bytes() == b"once")
             await until(lambda: connection._held_back)
@@ -321,7 +320,7 @@ def test_a_retransmission_does_not_take_up_what_another_call_has_begun(tmp_path,
     async def scenario(both):
         stateid, handle = await both.client.open("/0", b"a", create=mode(0o644))
         (connection,) = both.servers[0].connections
-        peer, message = both.peers[0], both.message(0, putfh(handle), write(stateid, 0, b"once"), p.OP_PUTROOTFH)
+        peer, message = both.peers[0], both.message(0, putfh(handle), write(stateid, 0, b"once"), RARE)
         with monkeypatch.context() as patched:
             patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
             for waiting in (1, 2):

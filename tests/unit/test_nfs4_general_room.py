@@ -10,7 +10,7 @@ from rpcrdma.rpc import program
 from rpcrdma.wire.private_data import PrivateData
 from tests.support import nfs4_native
 from tests.support.nfs4 import Client4, wanted
-from tests.support.nfs4_native import handle_of
+from tests.support.nfs4_native import RARE, handle_of
 from tests.unit.test_nfs4_native import OF_CONTENT, getattr_, on, putfh, read
 from tests.unit.test_waiting_calls import until
 
@@ -40,7 +40,7 @@ def test_results_longer_than_a_head_are_counted_once(tmp_path, minor):
         (both.path / "a").write_bytes(bytes(2 << 20))
         stateid, handle = await both.client.open("/0", b"a")
         await both.direct.call(None, both.message(2, putfh(handle), read(stateid, 0, 100)))
-        long = [putfh(handle), read(stateid, 0, 7000), p.OP_PUTROOTFH, putfh(handle), getattr_(OF_CONTENT)]
+        long = [putfh(handle), read(stateid, 0, 7000), RARE, putfh(handle), getattr_(OF_CONTENT)]
         both.direct.send(both.message(0, *long))
         both.direct.send(both.message(3, putfh(handle), read(stateid, 0, 1 << 20)))
         replies = [await both.direct.reply() for _ in range(2)]
@@ -106,8 +106,10 @@ def test_an_operation_in_python_never_has_more_room_than_the_reply(tmp_path, min
     async def scenario(both):
         root = await handle_of(both)
         rooms.clear()
+        reply = await both.direct.call(None, both.message(0, putfh(root), RARE, cache=True))
+        assert (rooms, statuses(reply)) == ([-4], (p.NFS4ERR_REP_TOO_BIG_TO_CACHE, 3))
         reply = await both.direct.call(None, both.message(0, putfh(root), READDIR, cache=True))
-        assert (rooms, statuses(reply)) == ([-4], (p.NFS4ERR_TOOSMALL, 3))
+        assert statuses(reply) == (p.NFS4ERR_TOOSMALL, 3)
 
     on("memory", tmp_path, minor, scenario)
 

@@ -5,9 +5,9 @@ import os
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from nfsd.v4.compound import Compound
+from nfsd.v4 import compound
 from tests.support.nfs4 import Client4, wanted
-from tests.support.nfs4_native import handle_of
+from tests.support.nfs4_native import RARE, handle_of
 from tests.unit.test_nfs4_native import ANONYMOUS, OF_CONTENT, access, getattr_, lookup, on, putfh, read, write
 
 READDIR = (p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 4096, wanted(1, 4).attr_request))
@@ -48,9 +48,9 @@ def test_data_that_stand_beside_the_results_are_read_again(tmp_path, minor, done
         stateid, handle = await both.client.open("/0", b"a")
         for size in (700, 70000):
             done_in_python.clear()
-            await both.direct.call(None, both.message(2, putfh(handle), read(stateid, 0, size), p.OP_PUTROOTFH))
-            assert done_in_python == [p.OP_PUTROOTFH]  # READ has one body
-            await both.same(putfh(handle), read(stateid, 0, size), p.OP_PUTROOTFH, getattr_(OF_CONTENT))
+            await both.direct.call(None, both.message(2, putfh(handle), read(stateid, 0, size), RARE))
+            assert done_in_python == [p.OP_NVERIFY]  # READ has one body
+            await both.same(putfh(handle), read(stateid, 0, size), RARE, getattr_(OF_CONTENT))
             await both.same(putfh(handle), read(stateid, 0, size), putfh(b"none"), getattr_(OF_CONTENT))
 
     on("memory", tmp_path, minor, scenario)
@@ -74,26 +74,22 @@ def test_the_slot_has_the_whole_reply(tmp_path, minor):
     on("memory", tmp_path, minor, scenario)
 
 
-def test_an_operation_that_waits_holds_the_slot(tmp_path):
+def test_an_operation_that_waits_holds_the_slot(tmp_path, monkeypatch):
     """The rare operation is held up in its first step: a retransmission finds the slot in use."""
 
     async def scenario(both):
         root = await handle_of(both)
         answers = []
-        original = Compound.node
 
-        async def slow(c, **how):
-            if c.session is not None and not answers:
+        async def slow(c, row, *arguments, original=compound.carry_out):
+            if not answers:
                 answers.append(c.session.slots[1].in_use)
                 answers.append(status_of(await both.general.call(None, message)))
-            return await original(c, **how)
+            return await original(c, row, *arguments)
 
-        message = both.message(0, putfh(root), READDIR)
-        Compound.node = slow
-        try:
-            assert status_of(await both.direct.call(None, message)) == OK
-        finally:
-            Compound.node = original
+        message = both.message(0, putfh(root), RARE)
+        monkeypatch.setattr(compound, "carry_out", slow)
+        assert status_of(await both.direct.call(None, message)) == OK
         assert answers == [True, p.NFS4ERR_DELAY]
         assert not both.session.slots[1].in_use
 

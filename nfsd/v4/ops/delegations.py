@@ -1,7 +1,4 @@
-"""WANT_DELEGATION, DELEGRETURN, DELEGPURGE, GET_DIR_DELEGATION.
-
-RFC 7530 sections 10.4, 16.7, 16.8, 16.16; RFC 8881 sections 10.4, 18.5, 18.6, 18.16, 18.39, 18.49.
-"""
+"""WANT_DELEGATION (RFC 8881 sections 10.4, 18.49)."""
 
 from __future__ import annotations
 
@@ -9,16 +6,11 @@ from nfsd.protocol import nfs4 as p
 from nfsd.state import Nfs4Error
 from nfsd.state.records import Delegation
 from nfsd.v4 import opens
-from nfsd.v4.attributes import mask_of, words_of
 from nfsd.v4.compound import Compound
 from nfsd.v4.giving import SIGNALS, WRITING, give
-from nfsd.v4.giving_directories import give_directory
 from nfsd.v4.keeping import Descriptors
 from nfsd.v4.operations import ENCODED, Encoded, operation
 from nfsd.v4.ops.data import regular
-from nfsd.vfs.listings import VERIFIER
-from nfsd.vfs.service import Node
-from nfsd.vfs.types import FileType
 
 _READ, _BOTH = p.OPEN4_SHARE_ACCESS_READ, p.OPEN4_SHARE_ACCESS_BOTH
 _WANT = p.OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
@@ -29,38 +21,6 @@ _WISHES = (
     p.OPEN4_SHARE_ACCESS_WANT_CANCEL,
 )
 """What WANT_DELEGATION may ask for (RFC 8881 section 18.49.3)."""
-
-
-@operation(p.OP_DELEGRETURN, changes=True)
-async def delegreturn(c: Compound, args: p.DELEGRETURN4args) -> None:
-    """The client gives a delegation back."""
-    node = await c.node()
-    c.engine.delegations.give_back(c.engine.delegations.find(c.given(args.deleg_stateid), c.client, node.key))
-
-
-@operation(p.OP_GET_DIR_DELEGATION, changes=True)
-async def get_dir_delegation(c: Compound, args: p.GET_DIR_DELEGATION4args) -> p.GET_DIR_DELEGATION4res_non_fatal:
-    """A delegation of a directory. Others' changes of it are told, if the holder wants that, or recall it. What is not
-    available is not an error, for COMPOUNDs of Linux clients go on behind this operation; nor is it remembered."""
-    here = c.here
-    if isinstance(here, Node) and here.type is not FileType.DIR:
-        raise Nfs4Error(p.NFS4ERR_NOTDIR)
-    assert c.client is not None, "4.1 operations run in a session"
-    assert c.session is not None and c.sequence is not None  # noqa: PT018
-    given: Delegation | None = None
-    if isinstance(here, Node):
-        referring = (c.session.sessionid, c.sequence.sa_slotid, c.sequence.sa_sequenceid)
-        given = await give_directory(c.server, c.client, await c.credential(here), here, referring)
-    if given is None:
-        return p.GET_DIR_DELEGATION4res_non_fatal(
-            gddrnf_status=p.gddrnf4_status.GDD4_UNAVAIL, gddrnf_will_signal_deleg_avail=False
-        )
-    stateid = p.stateid4(given.seqid, given.other)
-    told = c.server.recalls.notifications.promise(given, mask_of(args.gdda_notification_types))
-    return p.GET_DIR_DELEGATION4res_non_fatal(
-        gddrnf_status=p.gddrnf4_status.GDD4_OK,
-        gddrnf_resok4=p.GET_DIR_DELEGATION4resok(VERIFIER, stateid, words_of(told), [], []),
-    )
 
 
 @operation(p.OP_WANT_DELEGATION, changes=True)

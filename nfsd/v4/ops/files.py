@@ -1,6 +1,6 @@
-"""Filehandles and names leading to them: PUTFH and its kin, LOOKUP, SECINFO.
+"""The way to the parent directory, and how callers must be known: LOOKUPP, SECINFO, SECINFO_NO_NAME.
 
-RFC 7530 sections 16.8, 16.13, 16.14, 16.20 to 16.22, 16.28, 16.30, 16.31; RFC 8881 section 18.45 (SECINFO_NO_NAME).
+RFC 7530 sections 16.14, 16.31; RFC 8881 sections 18.14, 18.29, 18.45.
 """
 
 from __future__ import annotations
@@ -18,18 +18,6 @@ from nfsd.versions import of_minor
 from nfsd.vfs.service import Node
 from nfsd.vfs.types import FileType
 from rpcrdma.rpc.program import AUTH_NONE, AUTH_SYS, RPCSEC_GSS
-
-
-@operation(p.OP_PUTROOTFH)
-async def putrootfh(c: Compound) -> None:
-    """Go to the root of the server's name space."""
-    c.go(await c.enter(c.server.pseudo.root))
-
-
-@operation(p.OP_PUTPUBFH)
-async def putpubfh(c: Compound) -> None:
-    """The public filehandle is the root (RFC 8881 section 18.20.3)."""
-    c.go(await c.enter(c.server.pseudo.root))
 
 
 @operation(p.OP_LOOKUPP)
