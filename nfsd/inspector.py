@@ -31,7 +31,7 @@ from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.service import FileService
 from rpcrdma.paces import NO_BOUND
 from rpcrdma.rpc.dispatch import Dispatcher, Execution
-from rpcrdma.rpc.native import Waiting
+from rpcrdma.rpc.native_program import Waiting
 from rpcrdma.rpc.program import Transport
 from rpcrdma.shown import shown
 

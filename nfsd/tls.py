@@ -9,12 +9,12 @@ import asyncio
 import os
 import socket
 
+from rpcrdma.crew import Crew
 from rpcrdma.tls.certificates import Certificates, Files
 from rpcrdma.tls.counts import Counts
 from rpcrdma.tls.handshake import Outcome
 from rpcrdma.tls.handshakes import Handshakes
 from rpcrdma.tls.library import load_ciphers
-from rpcrdma.tls.sealers import Sealers
 from rpcrdma.tls.secrets import KeyLog
 
 
@@ -31,10 +31,10 @@ class Tls:
         except BaseException:
             log.close()
             raise
-        self._loop, self.believes, self._wrap = loop, certificates.believes, certificates.wrap
+        self.believes, self._wrap = certificates.believes, certificates.wrap
         self._handshakes = Handshakes(log, certificates.look, self.counts)
-        self.sealers = Sealers(len(os.sched_getaffinity(0)))
-        loop.add_reader(self.sealers.fileno(), self.sealers.take)
+        self.crew = Crew(len(os.sched_getaffinity(0)))
+        self.crew.attach(loop)
 
     def begin(self, sock: socket.socket, host: str, outcome: Outcome) -> None:
         """Begin a handshake."""
@@ -43,5 +43,4 @@ class Tls:
     def close(self) -> None:
         """End the threads; connections have been closed."""
         self._handshakes.close()
-        self._loop.remove_reader(self.sealers.fileno())
-        self.sealers.close()
+        self.crew.close()

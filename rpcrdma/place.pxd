@@ -15,12 +15,18 @@ cdef enum:
 
 
     MOST_SPANS = 3          # that a reply may consist of
-    LONG_WHOLE = 32 << 10   # octets of data that are protected with a reply where it is written; more are others' to protect
+    LONG_WHOLE = 32 << 10   # octets of data that is protected as a part of a reply at once; for more the call must be kept
 
 
 cdef struct span_t:
     uint8_t *at
     size_t length
+
+
+cdef struct aside_t:            # of a reply that is set aside
+    size_t size                 # octets of its head
+    size_t payload_at           # those of them before its payload
+    size_t payload_length
 
 
 cdef class Place:
@@ -34,6 +40,8 @@ cdef class Place:
     cdef const uint8_t *bulk_at     # where in the message it belongs
     cdef bint refused               # there is no room for data, and nobody else who has some
     cdef object begun               # what others go on from if the call is declined; None: they begin anew
+    cdef bint kept                  # the call is: its reply may wait where it is
+    cdef bint wants                 # that it were: there was no room for data because it is not
 
     cdef uint8_t *data(self, size_t room) except? NULL
     cdef ssize_t pages(self, int fd, uint64_t offset, size_t count) except -2
@@ -48,6 +56,9 @@ cdef class Place:
     cdef bint pass_on(self, object begun, bint changed) except -1
     cdef bint protect(self, size_t behind) except -1
     cdef int spans(self, uint8_t *begin, span_t *spans) except -1
+    cdef bint long_payload(self) except -1
+    cdef Lease put_by(self, aside_t *aside)
+    cdef int bring_back(self, Lease payload, const aside_t *aside) except -1
 
 
 cdef class Held:

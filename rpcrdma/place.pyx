@@ -28,7 +28,9 @@ Calls that change hands
 
 Replies that are protected
     What is written behind ``protect`` is protected as a whole: none of its data is placed by itself, nor left where others
-    may change it. When all is written, ``spans`` says where it stands, and what protects it goes behind.
+    may change it. When all is written, ``spans`` says where it stands, and what protects it goes behind. What is long is
+    protected by threads, and its call waits for that: it has to be ``kept``. The reply is ``put_by`` then, where it is, and
+    when the call is offered again it is brought back (``bring_back``) in the place that it has then.
 
 Data that did not come with the call's message (an RDMA Read fetched it) stands beside it, in ``bulk``: the
 content of one item of the call, to be found at ``bulk_at``. A procedure that expects nothing of the kind there declines.
@@ -85,6 +87,18 @@ cdef class Place:
     cdef int spans(self, uint8_t *begin, span_t *spans) except -1:
         """Where the octets are that have been written from ``begin`` on, with padding: in so many pieces. At ``at`` there is
         the room that was wanted behind them."""
+        raise NotImplementedError
+
+    cdef bint long_payload(self) except -1:
+        """Whether the call is kept, and its reply has a payload of its own that is not protected at once."""
+        return False
+
+    cdef Lease put_by(self, aside_t *aside):
+        """Have the call wait though its reply is written: give up its payload. The head stays where the call is kept."""
+        raise NotImplementedError
+
+    cdef int bring_back(self, Lease payload, const aside_t *aside) except -1:
+        """The reply that was set aside is to be sent. Takes the payload."""
         raise NotImplementedError
 
     cdef bint pass_on(self, object begun, bint changed) except -1:

@@ -11,7 +11,8 @@ from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Node
 from rpcrdma.octets cimport opaque_t
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.native cimport Caller, NativeProgram
+from rpcrdma.rpc.callers cimport Caller
+from rpcrdma.rpc.native_program cimport NativeProgram
 from rpcrdma.rpc.work cimport Errand, Work
 
 cdef enum:

@@ -25,7 +25,8 @@ from nfsd.wire.nfs3 cimport (
 )
 from rpcrdma.octets cimport opaque_t, store32, store_opaque
 from rpcrdma.place cimport ANSWERED, DECLINED, Place
-from rpcrdma.rpc.native cimport Caller, NativeProgram
+from rpcrdma.rpc.callers cimport Caller
+from rpcrdma.rpc.native_program cimport NativeProgram
 from rpcrdma.rpc.work cimport Errand, Work
 
 from os import strerror

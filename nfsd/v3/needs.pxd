@@ -5,7 +5,7 @@ from libc.stdint cimport uint32_t
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.native_files cimport Standing
 from nfsd.vfs.records cimport Node, OpenFile
-from rpcrdma.rpc.native cimport Caller
+from rpcrdma.rpc.callers cimport Caller
 from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand
 

@@ -2,7 +2,7 @@
 
 from nfsd.v3.request import Delegations, Limits
 from nfsd.vfs.service import FileService
-from rpcrdma.rpc.native import NativeProgram
+from rpcrdma.rpc.native_program import NativeProgram
 
 class Nfs3Procedures(NativeProgram):
     """All but NULL, READDIR, READDIRPLUS, FSSTAT, FSINFO and PATHCONF. Declines nothing that is well formed."""

@@ -23,7 +23,7 @@ from nfsd.wire.nfs3 cimport (
 from rpcrdma.declined cimport CHUNKS, RARE, SHAPE, SIZE
 from rpcrdma.octets cimport load32, padded
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.native cimport Caller
+from rpcrdma.rpc.callers cimport Caller
 from rpcrdma.rpc.work cimport Work
 
 from nfsd.v3.errors import DATA_EXCEPTIONS, EXPECTED, NO_EXCEPTIONS, status_of

@@ -24,7 +24,7 @@ from nfsd.wire.nfs4 cimport (
 from rpcrdma.declined cimport ATTRIBUTES, BUSY, MAY_WAIT, RARE, RECALL, SIZE
 from rpcrdma.octets cimport load32, load_array, array_t, store32
 from rpcrdma.place cimport ANSWERED
-from rpcrdma.rpc.native cimport Caller
+from rpcrdma.rpc.callers cimport Caller
 
 from nfsd.protocol.nfs4_types import BITMAP_LIMIT as _BITMAP_LIMIT
 from nfsd.state import Nfs4Error

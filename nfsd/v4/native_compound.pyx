@@ -42,7 +42,7 @@ from nfsd.wire.nfs4 cimport (
 )
 from rpcrdma.declined cimport CHUNKS, PROCEDURE, RARE, RECALL, SIZE, STATE
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, store32
-from rpcrdma.rpc.native cimport Caller
+from rpcrdma.rpc.callers cimport Caller
 from rpcrdma.rpc.offers cimport ReplyPlace
 from rpcrdma.rpc.work cimport Errand, Work
 

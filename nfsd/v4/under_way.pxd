@@ -13,7 +13,8 @@ from nfsd.vfs.records cimport Node
 from nfsd.wire.nfs4 cimport NFS4_OPAQUE_LIMIT
 from rpcrdma.octets cimport padded, store_opaque
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.native cimport Caller, NativeProgram
+from rpcrdma.rpc.callers cimport Caller
+from rpcrdma.rpc.native_program cimport NativeProgram
 from rpcrdma.rpc.offers cimport ReplyPlace
 from rpcrdma.rpc.work cimport Errand, Work
 

@@ -20,7 +20,7 @@ from nfsd.v4.halfway cimport Halfway
 from nfsd.vfs.native_files cimport Standing, no, standing_on
 from rpcrdma.declined cimport MAY_WAIT, RARE, SIZE
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place
-from rpcrdma.rpc.native cimport NativeProgram
+from rpcrdma.rpc.native_program cimport NativeProgram
 from rpcrdma.rpc.offers cimport ReplyPlace
 from rpcrdma.rpc.tally cimport Tally
 from rpcrdma.rpc.work cimport Errand, Work

@@ -3,7 +3,7 @@
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.lanes cimport job_t, lane_t, queue_t, step_t
 from nfsd.vfs.workers cimport Workers
-from rpcrdma.rpc.native cimport Work
+from rpcrdma.rpc.work cimport Work
 
 
 cdef class Queues:

@@ -24,7 +24,7 @@ from nfsd.vfs.kernel cimport SYS_fdatasync, SYS_fsync, SYS_syncfs, c_close
 from nfsd.vfs.workers cimport MAX_THREADS, Workers, run_here
 from nfsd.vfs.lanes cimport ALWAYS, KEEP_GOING, OWN, job_t, step_t
 
-from rpcrdma.rpc.native cimport Work
+from rpcrdma.rpc.work cimport Work
 from rpcrdma.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 
 from rpcrdma.callers import CALLING_HOST

@@ -10,7 +10,7 @@ from nfsd.vfs.open_files cimport OpenFiles
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
 from nfsd.vfs.transfers cimport Sync, Transfer
 from rpcrdma.place cimport Place
-from rpcrdma.rpc.native cimport Caller
+from rpcrdma.rpc.callers cimport Caller
 from rpcrdma.rpc.tally cimport Tally
 
 cdef enum:

@@ -122,9 +122,11 @@ cdef class HeldCalls:
         reply.head, held.head = held.head, None
         reply.begin(reply_header_size(&header), min(self.replies.threshold, reply.head.capacity))
         place_chunk(reply, octets, &header, held.sink, held.sink_size)
+        reply.kept = True
         try:
             outcome = self.direct.answer_again(held, reply)
         finally:
+            reply.kept = False
             place_chunk(reply, octets, &header, None, 0)
         if outcome == WAITS:
             reply.forget_payload()

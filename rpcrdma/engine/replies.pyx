@@ -20,7 +20,7 @@ from rpcrdma.engine.credits cimport Credits
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.octets cimport padded
 from rpcrdma.pipes cimport Pipe, worth
-from rpcrdma.place cimport DECLINED, LONG_WHOLE, Answerer, Place, load32, load64, span_t
+from rpcrdma.place cimport DECLINED, LONG_WHOLE, Answerer, Place, aside_t, load32, load64, span_t
 from rpcrdma.verbs.native cimport NativeEndpoint, Target
 from rpcrdma.wire.chunk_lists cimport SEGMENT_SIZE
 from rpcrdma.wire.rdma1 cimport RDMA_MSG, RDMA_NOMSG
@@ -91,6 +91,7 @@ cdef class NativeReply(Place):
         self.limit = self.end = <uint8_t *>self.head.address + threshold
         self.split = NULL
         self.payload_length = self.behind = 0
+        self.wants = False
         return 0
 
     cdef bint protect(self, size_t behind) except -1:
@@ -117,6 +118,21 @@ cdef class NativeReply(Place):
         self.payload_length = padded(length)
         return 3
 
+    cdef bint long_payload(self) except -1:
+        return self.kept and self.split != NULL and self.payload_length > LONG_WHOLE
+
+    cdef Lease put_by(self, aside_t *aside):
+        cdef Lease payload = self.payload
+        self.payload = None
+        aside.size, aside.payload_at, aside.payload_length = self.at - self.start, self.split - self.start, self.payload_length
+        self.split = NULL
+        return payload
+
+    cdef int bring_back(self, Lease payload, const aside_t *aside) except -1:
+        self.at, self.split = self.start + aside.size, self.start + aside.payload_at
+        self.payload, self.payload_length = payload, aside.payload_length
+        return 0
+
     cdef bint fits_inline(self, size_t length) noexcept:
         """Whether a payload of so many octets stands in the head. None does behind one that stands beside it."""
         return not self.reduced and self.split == NULL and length + 4 <= <size_t>(self.end - self.at)
@@ -125,9 +141,12 @@ cdef class NativeReply(Place):
         """Whether a payload of so many octets may stand beside the head: the Reply chunk has room for both."""
         if self.payload is not None or self.pipe is not None or length > self.long_capacity:
             return False
-        if self.behind and length > LONG_WHOLE:
+        if (self.at - self.start) + padded(length) > self.long_capacity:
             return False
-        return (self.at - self.start) + padded(length) <= self.long_capacity
+        if self.behind and length > LONG_WHOLE and not self.kept:
+            self.wants = True
+            return False
+        return True
 
     cdef int set_beside(self, Lease payload, size_t room) except -1:
         """A payload of up to so many octets belongs here. What follows must leave room for it in the Reply chunk."""

@@ -12,6 +12,7 @@ what is not made within some seconds is forgotten. Principals are looked up in t
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
@@ -20,6 +21,7 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from rpcrdma.callers import CALLING_HOST
+from rpcrdma.crew import Crew
 from rpcrdma.crowd import Crowd
 from rpcrdma.gss.contexts import Context, new_handle
 from rpcrdma.gss.identities import Answer, Identities
@@ -134,6 +136,8 @@ class Acceptor:
         self._makers = Workers(limits.threads, limits.host_threads, "gss-make")
         self._askers = Workers(limits.askers, limits.host_askers, "gss-ask")
         self._workers = Workers(limits.threads, limits.threads, "gss-seal")
+        self.crew = Crew(min(limits.threads, len(os.sched_getaffinity(0))))
+        """For what is long and done natively."""
         self.identities = Identities(
             mapper, self._askers, most=limits.contexts, age=limits.identity_age, nobody_age=limits.nobody_age,
             patience=limits.patience,
@@ -143,6 +147,7 @@ class Acceptor:
         """Let go of the threads; what they do they end."""
         for workers in (self._makers, self._askers, self._workers):
             workers.close()
+        self.crew.close()
 
     def events(self) -> dict[str, int]:
         """What has happened so far, and how often: see docs/metrics.md."""

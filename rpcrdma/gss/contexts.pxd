@@ -37,3 +37,5 @@ cdef class Context:
 
     cdef int take(self, uint32_t sequence) noexcept
     cdef ssize_t verifier(self, uint32_t sequence, uint8_t *at, size_t room) noexcept
+    cdef Sealer lend(self)
+    cdef int take_back(self, Sealer sealer) except -1

@@ -67,23 +67,30 @@ cdef class Context:
     def admit(self, uint32_t sequence):
         return self.take(sequence)
 
+    cdef Sealer lend(self):
+        """A sealer for one thread, to be given back. Raises GssError."""
+        global spares
+        if not self.spares:
+            return Sealer(self.exported)
+        self.spares -= 1
+        spares -= 1
+        return self.spare.pop()
+
+    cdef int take_back(self, Sealer sealer) except -1:
+        global spares
+        if spares < MOST_SPARES and not self.gone:
+            self.spares += 1
+            spares += 1
+            self.spare.append(sealer)
+        return 0
+
     @contextmanager
     def lent(self):
-        global spares
-        cdef Sealer sealer
-        if self.spares:
-            self.spares -= 1
-            spares -= 1
-            sealer = self.spare.pop()
-        else:
-            sealer = Sealer(self.exported)
+        sealer = self.lend()
         try:
             yield sealer
         finally:
-            if spares < MOST_SPARES and not self.gone:
-                self.spares += 1
-                spares += 1
-                self.spare.append(sealer)
+            self.take_back(sealer)
 
     def __dealloc__(self):
         global spares

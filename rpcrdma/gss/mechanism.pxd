@@ -26,3 +26,9 @@ cdef class Sealer:
 
 cdef inline void part(gss_iov_buffer *at, uint32_t type, const uint8_t *octets, size_t size) noexcept nogil:
     at.type, at.buffer.length, at.buffer.value = type, size, <void *>octets
+
+
+cdef bint verify_mic(void *handle, const uint8_t *octets, size_t size, const uint8_t *mic, size_t mic_size) noexcept nogil
+cdef ssize_t make_mic(void *handle, gss_iov_buffer *parts, int count) noexcept nogil
+cdef bint encrypt(void *handle, gss_iov_buffer *parts, int count) noexcept nogil
+cdef ssize_t decrypt(void *handle, uint8_t *token, size_t size, size_t *start) noexcept nogil

@@ -34,7 +34,8 @@ from rpcrdma.rpc.arrived import TAKEN, Arrived, Done, TurnedAway
 from rpcrdma.rpc.call_header import CallHeader
 from rpcrdma.rpc.credentials import CredentialReader
 from rpcrdma.rpc.messages import accept_stat, auth_stat, msg_type, reject_stat, reply_stat
-from rpcrdma.rpc.native import Gate, NativeCalls, NativeProgram, Waiting
+from rpcrdma.rpc.native import Gate, NativeCalls
+from rpcrdma.rpc.native_program import NativeProgram, Waiting
 from rpcrdma.rpc.offers import Offer, offers
 from rpcrdma.rpc.program import (
     ENCODED,

@@ -6,40 +6,10 @@ from rpcrdma.declined import Declined
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.dispatch import Dispatcher, Row
 from rpcrdma.rpc.messages import auth_stat
+from rpcrdma.rpc.native_program import NativeProgram
 from rpcrdma.rpc.program import RpcCredential, Transport
 from rpcrdma.rpc.replay import ReplayCache
 from rpcrdma.rpc.signed import Known
-from rpcrdma.rpc.tally import Latencies, Tally
-
-class NativeProgram:
-    """The procedures of one version of one program that can be answered directly; derived from in native code.
-
-    ``latencies`` has the times of its calls.
-
-    ``answer`` writes the results of a procedure, or declines: then it has changed nothing. ``pause`` gives up what was
-    held between calls (such as the caller's identity)."""
-
-    latencies: Latencies
-    declined: Declined
-    waited: Declined
-    """Likewise calls that had to wait, for what stands for the reason."""
-
-class Waiting:
-    """A call that waits; as text, which one it is."""
-
-    since: float
-    """On the clock of time.perf_counter, in seconds."""
-    xid: int
-    row: int
-    """Its procedure's number, or that of the operation of a COMPOUND that waits."""
-    tally: Tally | None
-    """Where it will be counted, if that is known."""
-    transport: Transport
-    label: tuple[str, int, str]
-    """Program, version, procedure."""
-    number: tuple[int, int, int]
-    why: str
-    """For what."""
 
 class Gate:
     """Whom the server is for; derived from by who knows. Both paths ask it before a call of a peer is executed, the

@@ -2,7 +2,7 @@
 """Native calls: the common procedures, answered natively in the stack in which they arrived (contract: ``native.pyi``).
 
 Imports :mod:`rpcrdma.rpc` and knows neither transport nor program: a transport hands in messages and a
-:class:`~rpcrdma.place.Place` for the reply, a program derives from :class:`NativeProgram`.
+:class:`~rpcrdma.place.Place` for the reply, a program derives from :class:`~rpcrdma.rpc.native_program.NativeProgram`.
 
 The rule: a native call gives the very answer that the general path (:mod:`rpcrdma.rpc.dispatch`) would give, or declines,
 and the general path answers: from the beginning, or from where the native call has come to, with what it says that it has
@@ -18,16 +18,17 @@ from libc.math cimport INFINITY
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
 from rpcrdma.clock cimport nanoseconds
-from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, RARE, REPLAY, SHAPE, SIZE, Declined, word
+from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, REPLAY, SHAPE, SIZE, Declined
 from rpcrdma.memory cimport Lease
-from rpcrdma.place cimport ANSWERED, DECLINED, LONG_WHOLE, WAITS, Answerer, Held, Place, load32, store32
+from rpcrdma.place cimport ANSWERED, DECLINED, LONG_WHOLE, WAITS, Answerer, Held, Place, store32
 from rpcrdma.rpc.call_header cimport FLAWLESS, call_header_t, read_call
 from rpcrdma.rpc.callers cimport Caller, Callers
 from rpcrdma.rpc.calls cimport copy_of, key_of_call
+from rpcrdma.rpc.ciphering cimport Ciphering, Opening, Sealing
+from rpcrdma.rpc.native_program cimport NativeProgram, NativeVersion, Waiting, waiting_call
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
 from rpcrdma.rpc.signed cimport LONGEST_HEAD, NONE, UNSIGNED, Known, Signed, is_protected
-from rpcrdma.rpc.tally cimport Counts
-from rpcrdma.rpc.work cimport Unbegun, Work
+from rpcrdma.rpc.work cimport Later, Unbegun, Work, kept_by
 from rpcrdma.wire.rpc cimport SYSTEM_ERR
 
 import asyncio
@@ -40,116 +41,6 @@ from rpcrdma.rpc.program import RpcReply
 cdef enum:
     PROCEDURES = 64         # of a program, that may be answered here
     BY_PROGRAM = -1         # why a call is declined: it knows
-
-
-cdef class NativeProgram:
-    def __cinit__(self, *args, **kwargs):
-        self.latencies = Latencies()
-        self.declined = Declined()
-        self.waited = Declined()
-
-    cdef bint guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1:
-        """Whether a call is under the replay cache."""
-        return (self.guarded >> procedure) & 1
-
-    cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
-        """Why the present call is declined (:mod:`rpcrdma.declined`); ``row``: to be counted there."""
-        return RARE
-
-    cdef int answer(
-        self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place, Work brought
-    ) except -1:
-        """Write the results: ANSWERED. DECLINED: nothing has happened, or what has been passed on to ``place``. WAITS: for
-        ``work``. ``brought``: what the call has waited for, a mere Work if it goes on from what was passed on, None when it
-        is offered for the first time."""
-        return DECLINED
-
-    cdef void note(self, double seconds) noexcept:
-        """Count the call at hand, which took so long."""
-        self.latencies.note(self.shown, seconds)
-        if self.tally is not None:
-            self.tally.over(seconds)
-
-    cdef int wait_for(self, Work work, Work earlier) except -1:
-        """WAITS, for ``work``; ``earlier`` is what has been brought before."""
-        work.earlier = earlier
-        self.work = work
-        return WAITS
-
-    cdef object dismiss(self, Work work):
-        """The call that has just been answered WAITS, for ``work``, cannot be kept: it is declined. What others go on from,
-        or None: nothing has happened."""
-
-    cdef int give_up(self, Work work) except -1:
-        """What a call was to wait for could not be begun: it is answered SYSTEM_ERR, and never offered again."""
-        return 0
-
-    cdef int pause(self) except -1:
-        return 0
-
-
-cdef class Waiting:
-    @property
-    def transport(self):
-        return self.caller.transport
-
-    @property
-    def label(self):
-        return self.version.rows[self.procedure].label
-
-    @property
-    def number(self):
-        return self.version.rows[self.procedure].number
-
-    @property
-    def why(self):
-        return word(self.reason)
-
-    cdef int told(self) except -1:
-        """Take over what the program says of the call, and for what it waits."""
-        cdef NativeProgram program = self.version.program
-        self.work, program.work = program.work, None
-        self.row = self.procedure
-        self.reason = program.reason(self.procedure, &self.row)
-        self.tally = program.tally
-        return 0
-
-    def __str__(self):
-        row, transport = self.version.rows[self.procedure], self.caller.transport
-        return (
-            f"{transport.netid} {transport.peer_address} port {transport.peer_port} xid {self.xid:#010x} "
-            f"{row.label[0]}v{row.label[1]} {row.label[2]}"
-        )
-
-
-cdef Waiting waiting_call(
-    NativeVersion version, Caller caller, const uint8_t *message, uint32_t procedure, size_t offset, size_t end, bytes key,
-    double since, Signed signed
-):
-    """The call that a program has just answered so."""
-    cdef Waiting waiting = Waiting.__new__(Waiting)
-    waiting.version, waiting.caller, waiting.xid = version, caller, load32(message)
-    waiting.procedure, waiting.offset, waiting.end, waiting.key, waiting.since = procedure, offset, end, key, since
-    waiting.signed = signed
-    waiting.told()
-    return waiting
-
-
-cdef class NativeVersion:
-    def __init__(self, NativeProgram program not None, uint32_t number, uint32_t version, list rows not None):
-        cdef int procedure
-        for procedure in range(64):
-            if (program.procedures >> procedure) & 1 and not isinstance(rows[procedure], Counts):
-                raise ValueError(f"procedure {procedure} has nothing to be counted in")
-        self.program, self.number, self.version, self.rows = program, number, version, rows
-
-    cdef int answered(self, uint32_t procedure, double seconds) except -1:
-        """Count a call of a procedure that has been answered with success, after so long."""
-        cdef Counts counts = self.rows[procedure]
-        counts.calls += 1
-        counts.direct += 1
-        counts.seconds += seconds
-        return 0
 
 
 cdef class Gate:
@@ -249,7 +140,10 @@ cdef class NativeCalls(Answerer):
         cdef Unbegun unbegun = Unbegun.__new__(Unbegun)
         unbegun.error, unbegun.held, waiting.work.held = error, waiting.work.held, None
         try:
-            waiting.version.program.give_up(waiting.work)
+            if isinstance(waiting.work, Ciphering):
+                (<Ciphering>waiting.work).abandon()
+            else:
+                waiting.version.program.give_up(waiting.work)
         finally:
             waiting.work = unbegun
             asyncio.get_running_loop().call_soon(contain, None, unbegun.tell)
@@ -260,7 +154,10 @@ cdef class NativeCalls(Answerer):
         self.waiting = None
         if waiting is not None:
             self.taken = waiting.signed
-            self.left_off(waiting.version.program.dismiss(waiting.work), waiting.key)
+            if type(waiting.work) is Later:
+                self.left_off(waiting.work.kept, waiting.key)
+            elif not isinstance(waiting.work, Ciphering):
+                self.left_off(waiting.version.program.dismiss(waiting.work), waiting.key)
         return 0  # whoever could not keep it says why
 
     cdef int left_off(self, object begun, bytes key) except -1:
@@ -276,20 +173,17 @@ cdef class NativeCalls(Answerer):
         cdef NativeProgram program = waiting.version.program
         cdef uint8_t *start = place.at
         cdef int outcome
+        cdef Sealing sealing
         self.signed = waiting.signed
+        if type(waiting.work) is Sealing:
+            return self.sealed(held, waiting, place)
         self.signed.head(place, waiting.xid)
         place.begun = None
         program.shown = waiting.procedure
         program.tally = None
+        self.why = BY_PROGRAM
         try:
-            if type(waiting.work) is Unbegun:
-                raise (<Unbegun>waiting.work).error
-            if not self.signed.protect(place):
-                raise BufferError("there is less room for a reply than there was")
-            outcome = program.answer(
-                waiting.caller, waiting.procedure, held.message + waiting.offset, waiting.end - waiting.offset,
-                place, waiting.work,
-            )
+            outcome = self.go_on(held, waiting, place)
         except Exception as error:
             place.forget_payload()
             place.at = start
@@ -299,12 +193,74 @@ cdef class NativeCalls(Answerer):
             waiting.told()
             return WAITS
         if outcome == DECLINED:
-            program.declined.add(waiting.row, program.reason(waiting.procedure, &waiting.row))
+            if self.why == BY_PROGRAM:
+                self.why = program.reason(waiting.procedure, &waiting.row)
+            program.declined.add(waiting.row, self.why)
             self.begun, place.begun = place.begun, None
+        elif waiting.entry is None:  # else the reply is kept as it is now
+            sealing = self.signed.to_seal(place)
+            if sealing is not None:
+                sealing.shown, sealing.tally = program.shown, program.tally
+                waiting.work = sealing
+                return WAITS
         self.over(held, waiting, outcome, place, start)
         if outcome == ANSWERED:
             self.signed.seal(place)
         return outcome
+
+    cdef int go_on(self, Held held, Waiting waiting, Place place) except -1:
+        """Offer a call that waited to its program, again or for the first time."""
+        cdef Work brought = waiting.work
+        if type(brought) is Unbegun:
+            raise (<Unbegun>brought).error
+        if type(brought) is Later:
+            brought = None if brought.kept is None else kept_by(brought.kept)
+        elif type(brought) is Opening:
+            if not self.signed.opened(held.message, &(<Opening>brought).own.cipher):
+                self.why = SHAPE
+                return DECLINED
+            brought = None
+            waiting.offset, waiting.end = self.signed.begin, self.signed.end
+            if not self.is_new(held, waiting, place):
+                self.why = REPLAY
+                return DECLINED
+        if not self.signed.protect(place):
+            raise BufferError("there is less room for a reply than there was")
+        return waiting.version.program.answer(
+            waiting.caller, waiting.procedure, held.message + waiting.offset, waiting.end - waiting.offset, place, brought
+        )
+
+    cdef bint is_new(self, Held held, Waiting waiting, Place place) except -1:
+        """Enter a call, whose arguments are known by now, in the replay cache, if it is under it. False: it is there."""
+        cdef NativeVersion version = waiting.version
+        cdef size_t offset = waiting.offset, end = waiting.end
+        if not version.program.guards(waiting.procedure, held.message + offset, end - offset):
+            return True
+        key = key_of_call(
+            version.number, version.version, waiting.procedure, waiting.caller.digest, held.message, offset, end, place,
+            self.peer,
+        )
+        if not self.replay.is_new(key):
+            return False
+        waiting.entry = self.replay.begin(key, self.transport)
+        return True
+
+    cdef int sealed(self, Held held, Waiting waiting, Place place) except -1:
+        """The reply of a call has been protected where it was written."""
+        cdef Sealing sealing = waiting.work
+        cdef NativeProgram program = waiting.version.program
+        cdef uint8_t *start = place.at
+        payload, sealing.payload = sealing.payload, None
+        place.bring_back(payload, &sealing.aside)
+        program.shown, program.tally = sealing.shown, sealing.tally
+        try:
+            self.signed.sealed(&sealing.own.cipher)
+        except Exception as error:
+            place.forget_payload()
+            place.at = start
+            self.failed(held.message, held.size, place, error)
+        self.over(held, waiting, ANSWERED, place, start)
+        return ANSWERED
 
     cdef int over(self, Held held, Waiting waiting, int outcome, Place place, const uint8_t *start) except -1:
         """A call that waited is over; its reply's head stands there. One that is now declined goes on elsewhere, and
@@ -392,7 +348,7 @@ cdef class NativeCalls(Answerer):
         if not self.calling:
             self.calling = True
             self.clock = nanoseconds() * 1e-9
-        if is_protected(message, &header) and (size - offset > LONG_WHOLE or place.bulk != NULL):
+        if place.bulk != NULL and is_protected(message, &header):
             return DECLINED
         self.why = CALLER
         caller = self.callers.find(message, &header, self.clock)
@@ -408,6 +364,8 @@ cdef class NativeCalls(Answerer):
             return DECLINED  # the general path drops it
         self.why = SHAPE
         if self.signed.service > NONE:
+            if size - offset > LONG_WHOLE:
+                return self.open_later(version, caller, message, procedure, offset, size)
             if not self.signed.open(message, offset, size):
                 self.taken = self.signed
                 return DECLINED
@@ -438,20 +396,40 @@ cdef class NativeCalls(Answerer):
             then = self.clock - then
             version.answered(procedure, then)
             program.note(then)
-        elif outcome == DECLINED:
+        elif outcome == DECLINED and place.wants:
+            outcome = WAITS
+            program.work = Later.__new__(Later)
+            program.work.kept, place.begun = place.begun, None
+        if outcome == DECLINED:
             begun, place.begun = place.begun, None
             self.taken = self.signed
             self.left_off(begun, key)
-        else:
+        elif outcome == WAITS:
             try:
                 self.waiting = waiting_call(
                     version, caller, message, procedure, offset, size, key, then, self.signed
                 )
+                self.waiting.told()
             except BaseException:
                 program.dismiss(program.work)
                 raise
             program.waited.add(self.waiting.row, self.waiting.reason)
         return outcome
+
+    cdef int open_later(
+        self, NativeVersion version, Caller caller, const uint8_t *message, uint32_t procedure, size_t offset, size_t size
+    ) except -1:
+        """Have a thread take the arguments out of their protection, and the call wait for that."""
+        cdef Opening opening = self.signed.to_open(message, offset, size)
+        cdef Waiting waiting
+        if opening is None:
+            self.taken = self.signed
+            return DECLINED
+        waiting = waiting_call(version, caller, message, procedure, offset, size, None, self.clock, self.signed)
+        waiting.row, waiting.reason, waiting.work = procedure, SIZE, opening
+        version.program.waited.add(procedure, SIZE)
+        self.waiting = waiting
+        return WAITS
 
     cdef bint admitted(self) except -1:
         """Ask the gate about the peer; False: it is for the general path to refuse, to wait for an answer, or to see."""

@@ -2,7 +2,7 @@
 
 from typing import Protocol
 
-from rpcrdma.rpc.native import NativeProgram
+from rpcrdma.rpc.native_program import NativeProgram
 from rpcrdma.rpc.program import Call, RpcReply
 
 class _Offered(Protocol):

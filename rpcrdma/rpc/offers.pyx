@@ -24,7 +24,8 @@ from rpcrdma.memory cimport Lease
 from rpcrdma.octets cimport padded
 from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Held, Place
 from rpcrdma.rpc.headers cimport accepted
-from rpcrdma.rpc.native cimport Caller, NativeProgram
+from rpcrdma.rpc.callers cimport Caller
+from rpcrdma.rpc.native_program cimport NativeProgram
 from rpcrdma.rpc.work cimport Work, kept_by
 
 from rpcrdma.addresses import host_of

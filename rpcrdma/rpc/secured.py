@@ -92,7 +92,7 @@ class SecuredCalls:
 
     def __init__(self, acceptor: Acceptor, dispatcher: Dispatcher, gate: Gate | None) -> None:
         self._acceptor, self._dispatcher, self._gate = acceptor, dispatcher, gate
-        self.known = Known(acceptor.table.by_handle, self._look_up)
+        self.known = Known(acceptor.table.by_handle, self._look_up, acceptor.crew)
         """For native calls."""
         self._calls = [0, 0, 0]
         """That others have taken, by service."""

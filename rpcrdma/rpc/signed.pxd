@@ -5,6 +5,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from rpcrdma.gss.contexts cimport Context
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.call_header cimport call_header_t
+from rpcrdma.rpc.ciphering cimport Opening, Sealing, Turns, cipher_t
 
 cdef enum:
     LONGEST_HEAD = 24 + 64  # octets of an accepted reply before its results, verifier included
@@ -21,6 +22,7 @@ cdef class Known:
     cdef Context latest         # the one that was found last: calls come in batches
     cdef object look_up         # what there is to do about one whose time is over, or whose principal is to be asked about
 
+    cdef Turns turns            # at what is long
     cdef uint64_t calls[SERVICES]   # that were taken with a good signature
 
     cdef Context find(self, const uint8_t *handle, double now)
@@ -41,10 +43,16 @@ cdef class Signed:
 
     cdef bint take(self) noexcept
     cdef tuple number(self)
+    cdef bint find(self, uint8_t *message, size_t at, size_t size, cipher_t *cipher) noexcept
+    cdef bint opened(self, const uint8_t *message, const cipher_t *cipher) noexcept
     cdef bint open(self, const uint8_t *message, size_t at, size_t size) noexcept
+    cdef Opening to_open(self, const uint8_t *message, size_t at, size_t size)
     cdef int head(self, Place place, uint32_t xid) except -1
     cdef bint protect(self, Place place) except -1
+    cdef size_t lay_out(self, Place place, cipher_t *cipher) except 0
+    cdef bint sealed(self, const cipher_t *cipher) except -1
     cdef int seal(self, Place place) except -1
+    cdef Sealing to_seal(self, Place place)
     cdef bint succeeded(self, const uint8_t *start) noexcept
     cdef bytes plain(self, const uint8_t *start, Place place)
 

@@ -12,13 +12,17 @@ Results that are signed or encrypted are so where they have been written, when t
 from cython cimport freelist
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp, memmove, memset
 
+from rpcrdma.crew cimport MOST_THREADS, Crew
 from rpcrdma.gss.contexts cimport FRESH, Context
 from rpcrdma.gss.library cimport IOV_DATA, IOV_HEADER, IOV_MIC, IOV_TRAILER, gss_iov_buffer
 from rpcrdma.gss.mechanism cimport Sealer, part
 from rpcrdma.octets cimport load32, load64, padded, store32
 from rpcrdma.place cimport MOST_SPANS, Place, span_t
+from rpcrdma.rpc.ciphering cimport (
+    DECRYPT, ENCRYPT, SIGN, VERIFY, Opening, Sealing, Turns, cipher_t, do_cipher,
+)
 from rpcrdma.rpc.headers cimport accepted
 from rpcrdma.wire.rpc cimport RPCSEC_GSS
 
@@ -42,8 +46,8 @@ cdef bint is_protected(const uint8_t *message, const call_header_t *header) noex
 
 
 cdef class Known:
-    def __init__(self, dict contexts not None, look_up not None):
-        self.contexts, self.look_up = contexts, look_up
+    def __init__(self, dict contexts not None, look_up not None, Crew crew=None):
+        self.contexts, self.look_up, self.turns = contexts, look_up, Turns(crew, MOST_THREADS)
 
     def taken(self):
         return [self.calls[index] for index in range(SERVICES)]
@@ -92,38 +96,52 @@ cdef class Signed:
         unprotected; None: nobody has signed the call."""
         return None if self.context is None else (self.context, self.sequence, self.begin, self.end)
 
-    cdef bint open(self, const uint8_t *message, size_t at, size_t size) noexcept:
-        """Take the arguments out of their protection, where they stand in the message, ``size`` octets in all: from ``at`` on
-        they are all of it. False: they are not good, and the general path says so (sections 5.3.2.2 and 5.3.2.3)."""
-        cdef Sealer sealer = self.context.sealer
-        cdef size_t length, end, start = 0, mic
-        cdef ssize_t plain
+    cdef bint find(self, uint8_t *message, size_t at, size_t size, cipher_t *cipher) noexcept:
+        """See where in a message of ``size`` octets what is protected stands: all of it from ``at`` on. False: it is not as it
+        should be (sections 5.3.2.2 and 5.3.2.3)."""
+        cdef size_t length, end
         if size - at < 4:
             return False
         length = load32(message + at)
         at += 4
         if length > size - at:
             return False
+        cipher.octets, cipher.size = message + at, length
         if self.service == PRIVACY:
-            if padded(length) != size - at:
-                return False
-            plain = sealer.unwrap_at(<uint8_t *>message + at, length, &start)
-            if plain < 0:
-                return False
-            at, length = at + start, plain
-        else:
-            end = at + length
-            if length & 3 or size - end < 4:
-                return False
-            mic = load32(message + end)
-            if mic > size - end - 4 or padded(mic) != size - end - 4:
-                return False
-            if not sealer.verifies(message + at, length, message + end + 4, mic):
-                return False
-        if length < 4 or load32(message + at) != self.sequence:
+            cipher.kind = DECRYPT
+            return padded(length) == size - at
+        end = at + length
+        if length & 3 or size - end < 4:
             return False
-        self.begin, self.end = at + 4, at + length
+        cipher.kind = VERIFY
+        cipher.mic, cipher.mic_size = message + end + 4, load32(message + end)
+        return cipher.mic_size <= size - end - 4 and padded(cipher.mic_size) == size - end - 4
+
+    cdef bint opened(self, const uint8_t *message, const cipher_t *cipher) noexcept:
+        """What has been protected has been looked at. False: it is not good."""
+        cdef const uint8_t *at = cipher.octets + cipher.start
+        if cipher.length < 4 or load32(at) != self.sequence:
+            self.begin, self.end = 4, 1  # none: the general path need not look at them again
+            return False
+        self.begin, self.end = at - message + 4, at - message + cipher.length
         return True
+
+    cdef bint open(self, const uint8_t *message, size_t at, size_t size) noexcept:
+        """Take the arguments out of their protection, where they stand, which is from there on. False: they are not good, and
+        the general path says so."""
+        cdef cipher_t cipher
+        cdef Sealer sealer = self.context.sealer
+        if not self.find(<uint8_t *>message, at, size, &cipher):
+            return False
+        cipher.handle = sealer.handle
+        do_cipher(&cipher.task)
+        return self.opened(message, &cipher)
+
+    cdef Opening to_open(self, const uint8_t *message, size_t at, size_t size):
+        """As :meth:`open`, to be done by a thread; None: they are not good."""
+        cdef Opening opening = Opening.__new__(Opening)
+        opening.turns, opening.context = self.known.turns, self.context
+        return opening if self.find(<uint8_t *>message, at, size, &opening.own.cipher) else None
 
     cdef int head(self, Place place, uint32_t xid) except -1:
         """Write the header of an accepted reply, with the verifier that belongs to the call."""
@@ -157,42 +175,67 @@ cdef class Signed:
         place.at = store32(self.covered, self.sequence)
         return True
 
-    cdef int seal(self, Place place) except -1:
-        """Protect the results, which have been written, with the call's sequence number before them."""
-        cdef Sealer sealer
+    cdef size_t lay_out(self, Place place, cipher_t *cipher) except 0:
+        """Write what protects the results, but for what is to be done by the cipher. Octets of what that covers."""
+        cdef Sealer sealer = self.context.sealer
         cdef span_t spans[MOST_SPANS]
-        cdef gss_iov_buffer parts[MOST_SPANS + 2]
         cdef uint8_t *covered = self.covered
         cdef uint8_t *at
         cdef size_t size = 0, length
-        cdef int index, count
-        if covered == NULL:
-            return 0
+        cdef int index, count = place.spans(covered, spans)
         self.covered = NULL
-        sealer = self.context.sealer
-        count = place.spans(covered, spans)
         at = place.at
         for index in range(count):
-            part(&parts[index + 1], IOV_DATA, spans[index].at, spans[index].length)
+            part(&cipher.parts[index + 1], IOV_DATA, spans[index].at, spans[index].length)
             size += spans[index].length
         if self.service == PRIVACY:
-            part(&parts[0], IOV_HEADER, covered - sealer.header, sealer.header)
-            part(&parts[count + 1], IOV_TRAILER, at, sealer.trailer)
-            if not sealer.wrap_parts(parts, count + 2, size):
-                raise GssError("results cannot be encrypted")
+            cipher.kind, cipher.count = ENCRYPT, count + 2
+            part(&cipher.parts[0], IOV_HEADER, covered - sealer.header, sealer.header)
+            part(&cipher.parts[count + 1], IOV_TRAILER, at, sealer.trailer)
             length = sealer.header + size + sealer.trailer
             store32(covered - sealer.header - 4, <uint32_t>length)
             at += sealer.trailer
         else:
-            part(&parts[count + 1], IOV_MIC, at + 4, sealer.mic_size)
-            if sealer.sign_parts(parts + 1, count + 1, size) != <ssize_t>sealer.mic_size:
-                raise GssError("results cannot be signed")
+            cipher.kind, cipher.count = SIGN, count + 1
+            part(&cipher.parts[count + 1], IOV_MIC, at + 4, sealer.mic_size)
+            memmove(&cipher.parts[0], &cipher.parts[1], (count + 1) * sizeof(gss_iov_buffer))
             store32(covered - 4, <uint32_t>size)
             length = sealer.mic_size
             at = store32(at, <uint32_t>length) + length
         memset(at, 0, -length & 3)
         place.at = at + (-length & 3)
+        return size
+
+    cdef bint sealed(self, const cipher_t *cipher) except -1:
+        """The results have been protected. Raises GssError if they have not been."""
+        cdef Sealer sealer = self.context.sealer
+        if cipher.length < 0 or (cipher.kind == SIGN and cipher.length != <ssize_t>sealer.mic_size):
+            raise GssError("results cannot be protected")
+        return True
+
+    cdef int seal(self, Place place) except -1:
+        """Protect the results, which have been written, with the call's sequence number before them."""
+        cdef cipher_t cipher
+        cdef Sealer sealer = None
+        if self.covered == NULL:
+            return 0
+        sealer = self.context.sealer
+        self.lay_out(place, &cipher)
+        cipher.handle = sealer.handle
+        do_cipher(&cipher.task)
+        self.sealed(&cipher)
         return 0
+
+    cdef Sealing to_seal(self, Place place):
+        """As :meth:`seal`, to be done by a thread: the reply is set aside. None: it is not long, or cannot wait."""
+        cdef Sealing sealing
+        if self.covered == NULL or not place.long_payload():
+            return None
+        sealing = Sealing.__new__(Sealing)
+        sealing.turns, sealing.context = self.known.turns, self.context
+        self.lay_out(place, &sealing.own.cipher)
+        sealing.payload = place.put_by(&sealing.aside)
+        return sealing
 
     cdef bint succeeded(self, const uint8_t *start) noexcept:
         """Whether the reply that begins there says SUCCESS."""

@@ -21,6 +21,10 @@ cdef class Unbegun(Work):
     cdef object error
 
 
+cdef class Later(Work):
+    """Nothing: the call is to be kept, and goes on from what is ``kept`` for it, or anew."""
+
+
 cdef class Errand(Work):
     """A coroutine."""
 

@@ -1,6 +1,6 @@
 """What a native call waits for.
 
-Owns :class:`Work` and :class:`Errand`, a coroutine; workers' are the file service's. Imports :mod:`rpcrdma.place` and how
+Owns :class:`Work`, :class:`Errand`, a coroutine, and :class:`Later`; workers' are the file service's. Imports :mod:`rpcrdma.place` and how
 coroutines are run without tasks.
 """
 
@@ -28,6 +28,12 @@ cdef class Work:
     def tell(self):
         """As :meth:`over`, for the event loop."""
         self.over()
+
+
+cdef class Later(Work):
+    cdef int start(self) except -1:
+        asyncio.get_running_loop().call_soon(contain, None, self.tell)
+        return 0
 
 
 cdef class Errand(Work):

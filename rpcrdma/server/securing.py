@@ -13,6 +13,7 @@ import socket
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from rpcrdma.crew import Crew
 from rpcrdma.departed import DEPARTED
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
@@ -22,7 +23,6 @@ from rpcrdma.tls.certificates import Peer
 from rpcrdma.tls.counts import Counts
 from rpcrdma.tls.handshake import Outcome
 from rpcrdma.tls.records import directions
-from rpcrdma.tls.sealers import Sealers
 from rpcrdma.tls.secrets import Secrets
 
 _log = limited_logger(__name__)
@@ -34,7 +34,7 @@ class Secure(Protocol):
     """Secures connections."""
 
     @property
-    def sealers(self) -> Sealers | None:
+    def crew(self) -> Crew | None:
         """Whose threads encipher what is long."""
 
     @property
@@ -140,7 +140,7 @@ class Securing:
             owner.close()
             return False
         assert self._secure is not None
-        stream.secure(directions(secrets), self._secure.sealers, owner.proceed)
+        stream.secure(directions(secrets), self._secure.crew, owner.proceed)
         self.waits, self.peer = False, peer
         self._secure.counts.connections[peer.security] += 1
         owner.security, owner.certified = peer.security, " ".join(peer.names)

@@ -45,7 +45,7 @@ cdef RecordAnswers record_answers(Answerer direct, Outgoing outgoing, Account ac
     answers.replies = NativeReplies.__new__(NativeReplies)
     answers.replies.account = account
     answers.late = NativeReplies.__new__(NativeReplies)
-    answers.late.account = account
+    answers.late.account, answers.late.kept = account, True
     return answers
 
 

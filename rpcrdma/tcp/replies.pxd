@@ -21,4 +21,4 @@ cdef class NativeReplies(Place):
     cdef bint begin(self) except -1
     cdef int cancel(self) except -1
     cdef int drop(self) except -1
-    cdef size_t most(self) noexcept
+    cdef bint may_have(self, size_t room) noexcept

@@ -10,7 +10,7 @@ from libc.string cimport memset
 
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.octets cimport padded
-from rpcrdma.place cimport LONG_WHOLE, Place, span_t
+from rpcrdma.place cimport LONG_WHOLE, Place, aside_t, span_t
 from rpcrdma.pipes cimport Pipe, worth
 
 from rpcrdma.memory import OutOfMemory
@@ -38,6 +38,7 @@ cdef class NativeReplies(Place):
             self.end = self.at + self.lease.capacity
         self.start = self.at
         self.at += 4
+        self.wants = False
         return True
 
     cdef int cancel(self) except -1:
@@ -81,9 +82,9 @@ cdef class NativeReplies(Place):
 
     cdef uint8_t *data(self, size_t room) except? NULL:
         """Room for one payload; NULL when there is none."""
-        if room > self.most():
+        if not self.may_have(room):
             return NULL
-        if room + 4 <= <size_t>(self.end - self.at):
+        if room + 4 <= <size_t>(self.end - self.at) and not (self.whole and room > LONG_WHOLE):
             return self.at
         if self.payload is not None or self.pipe is not None:
             return NULL
@@ -94,7 +95,7 @@ cdef class NativeReplies(Place):
         return <uint8_t *>self.payload.address
 
     cdef Lease sink(self, size_t room):
-        if room > self.most():
+        if not self.may_have(room):
             return None
         try:
             return self.account.lease(padded(room))
@@ -127,9 +128,12 @@ cdef class NativeReplies(Place):
             self.payload_length = length
         return 0
 
-    cdef size_t most(self) noexcept:
-        """Octets that a payload may have."""
-        return LONG_WHOLE if self.whole else LARGEST_LEASE
+    cdef bint may_have(self, size_t room) noexcept:
+        """Whether a payload may be so long."""
+        if self.whole and room > LONG_WHOLE and not self.kept:
+            self.wants = True
+            return False
+        return room <= LARGEST_LEASE
 
     cdef bint protect(self, size_t behind) except -1:
         if <size_t>(self.end - self.at) <= behind:
@@ -149,6 +153,20 @@ cdef class NativeReplies(Place):
         spans[2].at, spans[2].length = self.start + self.payload_at, self.at - self.start - self.payload_at
         self.payload_length = padded(length)
         return 3
+
+    cdef bint long_payload(self) except -1:
+        return self.kept and self.payload is not None and self.payload_length > LONG_WHOLE
+
+    cdef Lease put_by(self, aside_t *aside):
+        cdef Lease payload = self.payload
+        self.payload = None
+        aside.size, aside.payload_at, aside.payload_length = self.at - self.start, self.payload_at, self.payload_length
+        return payload
+
+    cdef int bring_back(self, Lease payload, const aside_t *aside) except -1:
+        self.at = self.start + aside.size
+        self.payload, self.payload_at, self.payload_length = payload, aside.payload_at, aside.payload_length
+        return 0
 
     cdef int drop(self) except -1:
         cdef Lease lease = self.lease

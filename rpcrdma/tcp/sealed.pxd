@@ -1,9 +1,10 @@
 """C declarations of how what is enciphered leaves."""
 
+from rpcrdma.crew cimport Crew, Finished
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.tcp.outgoing cimport Cipher, Outgoing
 from rpcrdma.tls.records cimport Sealing
-from rpcrdma.tls.sealers cimport Finished, Sealers, job_t
+from rpcrdma.tls.enciphering cimport job_t
 
 
 cdef class Job(Finished):
@@ -16,7 +17,7 @@ cdef class Sealed(Cipher):
     cdef object wake
     cdef Sealing sealing
     cdef Account account
-    cdef Sealers sealers        # None: everything is done at once
+    cdef Crew crew              # None: everything is done at once
     cdef Lease lease            # for records
     cdef void *spare            # for one of them, while there is no lease to be had
 
@@ -27,4 +28,4 @@ cdef class Sealed(Cipher):
     cdef int drop(self) except -1
 
 
-cdef Sealed sealed(Sealing sealing, Account account, Sealers sealers, object wake)
+cdef Sealed sealed(Sealing sealing, Account account, Crew crew, object wake)

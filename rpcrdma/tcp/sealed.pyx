@@ -11,11 +11,12 @@ from libc.stdint cimport uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
+from rpcrdma.crew cimport Crew, Finished
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pipes cimport Pipe
 from rpcrdma.tcp.outgoing cimport Cipher, Outgoing, Piece
 from rpcrdma.tls.records cimport ALERT, HANDSHAKE, HEADER, MOST, TRAILER, Sealing
-from rpcrdma.tls.sealers cimport SOURCES, Finished, Sealers, run, source_t
+from rpcrdma.tls.enciphering cimport SOURCES, run, source_t
 
 import os
 
@@ -38,21 +39,22 @@ cdef bytes KEY_UPDATE = b"\x18\0\0\1\0"     # RFC 8446 section 4.6.3: new keys f
 cdef class Job(Finished):
     def __cinit__(self):
         memset(&self.job, 0, sizeof(self.job))
+        self.job.task.run = run
 
-    cdef int job_done(self) except -1:
+    cdef int task_done(self) except -1:
         if self.of is not None:
             self.of.busy = False
             self.of.wake()
         return 0
 
 
-cdef Sealed sealed(Sealing sealing, Account account, Sealers sealers, object wake):
+cdef Sealed sealed(Sealing sealing, Account account, Crew crew, object wake):
     """How one connection's octets leave; ``wake`` is called when a thread has done with them."""
     cdef Sealed made = Sealed.__new__(Sealed)
     made.own = Job.__new__(Job)
     made.own.of, made.wake = made, wake
     made.own.job.keys = &sealing.keys
-    made.sealing, made.account, made.sealers = sealing, account, sealers
+    made.sealing, made.account, made.crew = sealing, account, crew
     return made
 
 
@@ -74,22 +76,22 @@ cdef class Sealed(Cipher):
             if own.job.start == own.job.end and not self.prepare(outgoing, most):
                 self.drop()
                 return outgoing.first == outgoing.beyond
-            if self.sealers is not None and own.job.left >= ASIDE and self.sealers.post(&own.job, own):
+            if self.crew is not None and own.job.left >= ASIDE and self.crew.post(&own.job.task, own):
                 self.busy = True
                 return False
             most -= min(most, own.job.left)
             if own.job.left >= LONG:
                 with nogil:
-                    run(&own.job)
+                    run(&own.job.task)
             else:
-                run(&own.job)
+                run(&own.job.task)
 
     cdef bint prepare(self, Outgoing outgoing, size_t most) except -1:
         """Say what is next. False: there is nothing, or no more than has been."""
         cdef bytes update
         if outgoing.first == outgoing.beyond or most == 0:
             return False
-        if self.sealers is not None and outgoing.queued >= ASIDE:
+        if self.crew is not None and outgoing.queued >= ASIDE:
             most = ASIDE_MOST
         self.gather(outgoing, most)
         self.find_room(self.own.job.left)
@@ -177,9 +179,9 @@ cdef class Sealed(Cipher):
     cdef int alone(self) except -1:
         """Have no other thread send any more."""
         if self.busy:
-            self.sealers.withdraw(&self.own.job)
-            self.busy = self.own.job.cancelled = False
-        self.sealers = None
+            self.crew.withdraw(&self.own.job.task)
+            self.busy = self.own.job.task.cancelled = False
+        self.crew = None
         return 0
 
     cdef int part(self, int fd) except -1:

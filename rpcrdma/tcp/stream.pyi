@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Self
 
 from rpcrdma.capture.recorder import Tap
+from rpcrdma.crew import Crew
 from rpcrdma.in_progress import CountingConnection
 from rpcrdma.memory import Account, Lease
 from rpcrdma.pace import Pace
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.tls.records import Opening, Sealing
-from rpcrdma.tls.sealers import Sealers
 
 class RecordError(Exception):
     """The peer broke the record format or its bounds; the connection is of no use any more."""
@@ -60,11 +60,11 @@ class RecordStream:
     def secure(
         self,
         directions: tuple[Opening, Sealing],
-        sealers: Sealers | None = None,
+        crew: Crew | None = None,
         wake: Callable[[], None] | None = None,
     ) -> None:
         """Have everything enciphered from now on, in both directions. What is long is enciphered and sent by the
-        ``sealers``; when they have done (``busy``), ``wake`` is called."""
+        ``crew``; when they have done (``busy``), ``wake`` is called."""
     def set_pace(self, pace: Pace) -> None:
         """Begin no record while the host is over its rates. To be called behind ``answer_directly``."""
     def set_tap(self, tap: Tap | None) -> None:

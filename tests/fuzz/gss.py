@@ -108,7 +108,7 @@ class Acceptor:
     def __init__(self) -> None:
         self.limits, self.counts = AcceptorLimits(), Counter[str]()
         self.contexts = {handle: Context(handle, index + 1) for index, handle in enumerate(HANDLES[:2])}
-        self.table = SimpleNamespace(by_handle=self.contexts)
+        self.table, self.crew = SimpleNamespace(by_handle=self.contexts), None
 
     def find(self, handle: bytes) -> Context | None:
         return self.contexts.get(handle)

@@ -23,7 +23,7 @@ from rpcrdma.xdr import pack
 from tests.support import kdc
 from tests.unit.client_support import pattern, until
 from tests.unit.gss_support import realm
-from tests.unit.test_gss_native import CREATE, GETATTR, READ, SIZE, WRITE, Signing, run
+from tests.unit.test_gss_native import CREATE, GETATTR, READ, SIZE, WRITE, Signing, run, signing
 from tests.unit.test_nfs3_native_names import creation
 
 SERVICES = {"krb5i": 2, "krb5p": 3}
@@ -80,17 +80,23 @@ def test_many_sizes_are_protected_right(tmp_path: Path, example: kdc.Realm, carr
     run(test, tmp_path, example, carrier, security)
 
 
-@pytest.mark.parametrize("carrier", ["tcp", "rdma1"])
+@pytest.mark.parametrize("carrier", ["tcp", "rdma1", "rdma2"])
 @pytest.mark.parametrize("security", SECURITIES)
-def test_what_is_long_is_answered_all_the_same(tmp_path: Path, example: kdc.Realm, carrier: str, security: str) -> None:
+def test_what_is_long_is_done_by_threads(tmp_path: Path, example: kdc.Realm, carrier: str, security: str) -> None:
     async def test(it: Signing) -> None:
         handle = await it.file("file")
-        assert await it.read(handle, 3, 200_001) == pattern(SIZE)[3:200_004]
-        data = pattern(100_003, 3)
-        arguments = p.WRITE3args(handle, 4, len(data), p.stable_how.UNSTABLE, memoryview(data))
-        assert (await it.call(WRITE, pack(p.WRITE3args, arguments))).decode(p.WRITE3res).status == nfsstat3.NFS3_OK
-        assert (it.server.directory / "file").read_bytes()[4 : len(data) + 4] == data
-        assert it.acceptor.counts["discarded"] == 0
+        await it.read(handle, 0, 1)
+        before = it.row(READ).direct
+        for offset, count in ((3, 200_001), (0, SIZE), (SIZE - 40_000, 50_000), (1, 32_769), (1, 32_768)):
+            assert await it.read(handle, offset, count) == pattern(SIZE)[offset : offset + count]
+        assert it.row(READ).direct == before + 5
+        for size in (100_003, 32_900, SIZE):
+            data = pattern(size, 3)
+            arguments = p.WRITE3args(handle, 4, size, p.stable_how.UNSTABLE, memoryview(data))
+            assert (await it.call(WRITE, pack(p.WRITE3args, arguments))).decode(p.WRITE3res).status == nfsstat3.NFS3_OK
+            assert (it.server.directory / "file").read_bytes()[4 : size + 4] == data
+        assert it.row(WRITE).direct == it.row(WRITE).calls == 3
+        assert it.acceptor.counts["discarded"] == it.acceptor.counts["refused_bad_arguments"] == 0
 
     run(test, tmp_path, example, carrier, security)
 
@@ -103,12 +109,12 @@ class Own:
         self.security = it.connection.security
         self.xid, self.sequence = 0x1000, 5000
 
-    def head(self) -> bytes:
-        """The header of a GETATTR, with the next sequence number."""
+    def head(self, procedure: int = GETATTR) -> bytes:
+        """The header of a call, with the next sequence number."""
         assert self.security is not None
         self.sequence, self.xid = self.sequence + 1, self.xid + 1
         credential = GssCredential(1, 0, self.sequence, self.service, self.security._handle).encode()
-        head = struct.pack(">8I", self.xid, 0, 2, NFS_PROGRAM, 3, GETATTR, FLAVOR, len(credential)) + credential
+        head = struct.pack(">8I", self.xid, 0, 2, NFS_PROGRAM, 3, procedure, FLAVOR, len(credential)) + credential
         mic = self.sealer.sign(head)
         return head + struct.pack(">II", FLAVOR, len(mic)) + mic
 
@@ -214,12 +220,12 @@ def test_a_retransmission_gets_the_reply_that_is_kept(
 
     async def test(it: Signing) -> None:
         await it.file("file")
-        connection, signing = it.connection, it.connection.security
-        assert signing is not None
-        sealer = await signing.ready(connection._exchange, NFS_PROGRAM, 3)
+        connection, secured = it.connection, it.connection.security
+        assert secured is not None
+        sealer = await secured.ready(connection._exchange, NFS_PROGRAM, 3)
         arguments = creation(SimpleNamespace(handle=it.server.root.data), b"new", how=p.createmode3.GUARDED)
         for _ in range(3):
-            make, read = signing.call(sealer, NFS_PROGRAM, 3, CREATE, arguments)
+            make, read = secured.call(sealer, NFS_PROGRAM, 3, CREATE, arguments)
             reply = await connection._exchange(lambda _, make=make: make(0x77), read)
             assert reply.decode(p.CREATE3res).status == nfsstat3.NFS3_OK  # EXIST, if it were executed again
         assert it.server.dispatcher.replay.hits == 2
@@ -245,3 +251,109 @@ def test_a_call_that_is_declined_is_not_unprotected_again(
         assert it.row(0).calls == 1
 
     run(test, tmp_path, example, carrier, security)
+
+
+def writing(handle: p.nfs_fh3, data: bytes) -> bytes:
+    return pack(p.WRITE3args, p.WRITE3args(handle, 0, len(data), p.stable_how.UNSTABLE, memoryview(data)))
+
+
+@pytest.mark.parametrize("carrier", ["tcp", "rdma1"])
+@pytest.mark.parametrize("security", SECURITIES)
+def test_long_arguments_whose_protection_is_not_good_are_garbage(
+    tmp_path: Path, example: kdc.Realm, carrier: str, security: str
+) -> None:
+    async def test(it: Signing) -> None:
+        handle = await it.file("file")
+        arguments = writing(handle, bytes(100_000))
+        async with own(it, security) as raw:
+            head = raw.head(WRITE)
+            size = len(raw.protected(arguments))
+            assert await raw.outcome(head, raw.protected(arguments)) == "SUCCESS"
+            for at in (3, 5, 20, 60, 50_000, size - 30, size - 5):
+                head = raw.head(WRITE)
+                body = bytearray(raw.protected(arguments))
+                body[at] ^= 1
+                assert await raw.outcome(head, bytes(body)) == "GARBAGE_ARGS", at
+            head = raw.head(WRITE)
+            assert await raw.outcome(head, raw.protected(arguments, raw.sequence + 100)) == "GARBAGE_ARGS"
+            head = raw.head(WRITE)
+            assert await raw.outcome(head, raw.protected(arguments)) == "SUCCESS"
+        assert it.row(WRITE).calls == it.row(WRITE).direct == 2
+        assert it.acceptor.counts["discarded"] == 0
+
+    run(test, tmp_path, example, carrier, security)
+
+
+@pytest.mark.parametrize("security", SECURITIES)
+def test_a_long_retransmission_gets_the_reply_that_is_kept(tmp_path: Path, example: kdc.Realm, security: str) -> None:
+    """Its arguments are not known before a thread has seen to them."""
+
+    async def test(it: Signing) -> None:
+        handle = await it.file("file")
+        connection, secured = it.connection, it.connection.security
+        assert secured is not None
+        sealer = await secured.ready(connection._exchange, NFS_PROGRAM, 3)
+        for _ in range(3):
+            make, read = secured.call(sealer, NFS_PROGRAM, 3, WRITE, writing(handle, pattern(60_000)))
+            reply = await connection._exchange(lambda _, make=make: make(0x78), read)
+            assert reply.decode(p.WRITE3res).status == nfsstat3.NFS3_OK
+        assert it.server.dispatcher.replay.hits == 2
+        assert it.row(WRITE).direct == 1
+
+    run(test, tmp_path, example, "tcp", security)
+
+
+@pytest.mark.parametrize("carrier", ["tcp", "rdma1"])
+@pytest.mark.parametrize("security", SECURITIES)
+def test_a_context_may_go_while_threads_work_with_it(
+    tmp_path: Path, example: kdc.Realm, carrier: str, security: str
+) -> None:
+    async def test(it: Signing) -> None:
+        handle = await it.file("file")
+        for _ in range(5):
+            calls = [asyncio.ensure_future(it.read(handle, 0, SIZE)) for _ in range(4)]
+            calls += [asyncio.ensure_future(it.call(WRITE, writing(handle, pattern(SIZE)))) for _ in range(4)]
+            await asyncio.sleep(0.001)
+            for context in it.acceptor.table:
+                it.acceptor.destroy(context)
+            for done in await asyncio.gather(*calls):
+                if isinstance(done, bytes):
+                    assert done == pattern(SIZE)
+                else:
+                    assert done.decode(p.WRITE3res).status == nfsstat3.NFS3_OK
+
+    run(test, tmp_path, example, carrier, security)
+
+
+@pytest.mark.parametrize("carrier", ["tcp", "rdma1"])
+@pytest.mark.parametrize("security", SECURITIES)
+def test_connections_may_end_while_threads_work_for_them(
+    tmp_path: Path, example: kdc.Realm, carrier: str, security: Any
+) -> None:
+    """All memory is given back (the fixtures look), and what was to be written is written."""
+
+    async def main() -> None:
+        async with signing(tmp_path, example, carrier, security) as it:
+            handle = await it.file("file")
+            await it.read(handle, 0, 1)
+            calls = [asyncio.ensure_future(it.read(handle, 0, SIZE)) for _ in range(8)]
+            calls += [asyncio.ensure_future(it.call(WRITE, writing(handle, pattern(SIZE, 5)))) for _ in range(8)]
+            dispatcher = it.server.dispatcher
+            await until(lambda: len(dispatcher.held) > 2)
+            await it.connection.close()
+            await asyncio.gather(*calls, return_exceptions=True)
+            await until(lambda: not dispatcher.held and not dispatcher.running and not dispatcher.securing)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("security", SECURITIES)
+def test_hosts_have_threads_in_turn_and_nothing_is_lost(tmp_path: Path, example: kdc.Realm, security: str) -> None:
+    """More calls than a host has threads."""
+
+    async def test(it: Signing) -> None:
+        handle = await it.file("file")
+        reads = [it.read(handle, at, SIZE - at) for at in range(40)]
+        assert await asyncio.gather(*reads) == [pattern(SIZE)[at:] for at in range(40)]
+
+    run(test, tmp_path, example, "tcp", security)

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator
 import pytest
 import trustme
 
+from rpcrdma.crew import Crew
 from rpcrdma.memory import Lease, Pool
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.tcp.stream import RecordStream
 from rpcrdma.tls.records import MOST_EMPTY, directions
-from rpcrdma.tls.sealers import Sealers
 from rpcrdma.tls.secrets import SUITES, KeyLog, Secret, Secrets, secrets_of
 from tests.support.tls import ALERT, DATA, HANDSHAKE, KEY_UPDATE, Forged
 
@@ -55,15 +55,15 @@ def handshake(native: str = "server") -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl
 class Ends:
     """A record stream under TLS, and its peer."""
 
-    def __init__(self, native: str = "server", sealers: Sealers | None = None) -> None:
+    def __init__(self, native: str = "server", crew: Crew | None = None) -> None:
         self.tls, self._to_tls, self._from_tls, self.secrets = handshake(native)
         self.own, self.sock = socket.socketpair()
         self.own.setblocking(False)
         self.sock.settimeout(60)
         self.pool = Pool(64 << 20)
         self.stream = RecordStream(self.own.fileno(), self.pool.account(64 << 20), most_records=1 << 20)
-        self.sealers, self.woken = sealers, 0
-        self.stream.secure(directions(self.secrets), sealers, self._wake)
+        self.crew, self.woken = crew, 0
+        self.stream.secure(directions(self.secrets), crew, self._wake)
 
     def _wake(self) -> None:
         self.woken += 1
@@ -101,9 +101,9 @@ class Ends:
         found = bytearray()
         while len(found) < size:
             if self.stream.busy:
-                assert self.sealers is not None
-                select.select([self.sealers], [], [], 0.01)
-                self.sealers.take()
+                assert self.crew is not None
+                select.select([self.crew], [], [], 0.01)
+                self.crew.take()
             else:
                 self.stream.flush()
             try:
@@ -158,8 +158,8 @@ def test_records_of_every_size_come_and_go(native: str) -> None:
 
 
 def test_what_is_long_is_sent_by_threads() -> None:
-    sealers = Sealers(2)
-    all_ends = [Ends(sealers=sealers) for _ in range(4)]
+    crew = Crew(2)
+    all_ends = [Ends(crew=crew) for _ in range(4)]
     for ends in all_ends:
         for size in SIZES:
             ends.stream.queue(RpcReply(1, message(size), []))
@@ -170,26 +170,26 @@ def test_what_is_long_is_sent_by_threads() -> None:
         expected = b"".join((LAST | size).to_bytes(4, "big") + message(size) for size in SIZES)
         assert ends.take(len(expected)) == expected
         while ends.stream.busy:
-            sealers.take()
+            crew.take()
         assert ends.stream.flush()
         assert ends.woken
         assert ends.stream.queued == 0
         ends.close()
-    sealers.close()
+    crew.close()
 
 
 def test_a_connection_may_end_while_a_thread_sends() -> None:
-    sealers = Sealers(1)
-    all_ends = [Ends(sealers=sealers) for _ in range(8)]
+    crew = Crew(1)
+    all_ends = [Ends(crew=crew) for _ in range(8)]
     for ends in all_ends:
         for _ in range(4):
             ends.stream.queue(RpcReply(1, message(1 << 20), []))
         ends.stream.flush()
     for ends in all_ends:
         ends.close()  # nothing is leased any more
-    sealers.take()
+    crew.take()
     assert not any(ends.woken for ends in all_ends[1:])
-    sealers.close()
+    crew.close()
 
 
 def test_sending_needs_no_memory() -> None:
