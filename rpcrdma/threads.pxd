@@ -1,5 +1,7 @@
 """The C library's threads, semaphores and signal masks (pthreads(7), sem_overview(7))."""
 
+from posix.time cimport timespec
+
 cdef extern from "signal.h" nogil:
     ctypedef struct sigset_t:
         pass
@@ -18,6 +20,7 @@ cdef extern from "pthread.h" nogil:
         pass
     int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *) noexcept nogil, void *argument)
     int pthread_join(pthread_t thread, void **result)
+    int pthread_timedjoin_np(pthread_t thread, void **result, const timespec *until)
     int pthread_attr_init(pthread_attr_t *attr)
     int pthread_attr_destroy(pthread_attr_t *attr)
     int pthread_attr_setstacksize(pthread_attr_t *attr, size_t size)

@@ -70,5 +70,6 @@ class Executor:
         """Let there be so many threads; never fewer than before."""
     def statistics(self) -> dict[str, int]:
         """threads, queued, running, completed, together (READs made with rings), wakeups, credential_switches."""
-    def close(self) -> None:
-        """Wait for running chains, stop the threads."""
+    def close(self, patience: int = 10) -> None:
+        """Wait for running chains, stop the threads. A call that hangs is waited for so many seconds (0: however long it
+        takes), and left behind then, with its thread and all that it uses: the process is about to end."""

@@ -29,9 +29,13 @@ from rpcrdma.threads cimport pthread_mutex_lock, pthread_mutex_unlock
 
 from rpcrdma.callers import CALLING_HOST
 from rpcrdma.firewall import contain, report
+from rpcrdma.log_limits import limited_logger
 
 cdef enum:
     MAX_STEPS = 16
+    PATIENCE = 10       # seconds for calls that are under way at the end
+
+_log = limited_logger(__name__)
 
 
 cdef class Step:
@@ -188,7 +192,7 @@ cdef class Executor:
         if self.closed or self.workers is None:
             return
         # Nobody closed it.
-        self.workers.stop()
+        self.workers.stop(0)
         job = self.workers.take_finished()
         while job != NULL:
             owner = job.owner
@@ -367,16 +371,21 @@ cdef class Executor:
         finally:
             pthread_mutex_unlock(&self.workers.shared.lock)
 
-    def close(self):
+    def close(self, int patience=PATIENCE):
+        cdef bint ended = True
         if self.closed:
             return
         while True:
             self.flush()
-            self.workers.stop()
+            ended = self.workers.stop(patience)
             self.drain()
-            if not self.pending:  # trains have departed that were waiting for those
+            if not self.pending or not ended:  # trains have departed that were waiting for those
                 break
         self.closed = True
         if not self.loop.is_closed():
             self.loop.remove_reader(self.event_fd)
-        os.close(self.event_fd)
+        if ended:
+            os.close(self.event_fd)
+            return
+        Py_INCREF(self)  # threads that do not end refer to it, and to the jobs that they have
+        _log.error("%d workers hang in a call to a disk or a cluster: they are left behind", self.workers.count)

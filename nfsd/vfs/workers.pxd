@@ -27,7 +27,7 @@ cdef class Workers:
     cdef job_t *take_finished(self) noexcept
     cdef int replace(self) except -1
     cdef int start_thread(self) except -1
-    cdef void stop(self) noexcept
+    cdef bint stop(self, int patience) noexcept
 
 
 cdef void run_here(shared_t *shared, thread_state_t *thread, job_t *job) noexcept nogil

@@ -18,6 +18,7 @@ from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free
 from libc.string cimport memset
+from posix.time cimport CLOCK_REALTIME, clock_gettime, timespec
 
 from nfsd.vfs.identity cimport (
     BROKEN,
@@ -35,11 +36,13 @@ from nfsd.vfs.uring cimport DEPTH, uring_close, uring_done, uring_enter, uring_o
 from rpcrdma.threads cimport (
     SIG_SETMASK, pthread_attr_destroy, pthread_attr_init, pthread_attr_setstacksize, pthread_attr_t,
     pthread_create, pthread_join, pthread_mutex_destroy, pthread_mutex_init, pthread_mutex_lock,
-    pthread_mutex_unlock, pthread_sigmask, sem_destroy, sem_init, sem_post, sem_wait, sigfillset, sigset_t,
+    pthread_mutex_unlock, pthread_sigmask, pthread_timedjoin_np, sem_destroy, sem_init, sem_post, sem_wait, sigfillset, sigset_t,
 )
 
 from rpcrdma.log_limits import limited_logger
 
+cdef enum:
+    STACK = 1 << 20     # a store's client library may be what they call
 _log = limited_logger(__name__)
 
 
@@ -351,7 +354,7 @@ cdef class Workers:
 
     def __dealloc__(self):
         # Threads that wait must be gone before what they wait on.
-        self.stop()
+        self.stop(0)
         sem_destroy(&self.shared.calls)
         pthread_mutex_destroy(&self.shared.lock)
 
@@ -454,7 +457,7 @@ cdef class Workers:
         sigfillset(&everything)
         pthread_sigmask(SIG_SETMASK, &everything, &before)
         pthread_attr_init(&attributes)
-        pthread_attr_setstacksize(&attributes, 256 * 1024)
+        pthread_attr_setstacksize(&attributes, STACK)
         error = pthread_create(&worker.thread, &attributes, work, worker)
         pthread_attr_destroy(&attributes)
         pthread_sigmask(SIG_SETMASK, &before, NULL)
@@ -467,17 +470,31 @@ cdef class Workers:
             raise OSError(error, "cannot start a worker thread: " + os.strerror(error))
         return 0
 
-    cdef void stop(self) noexcept:
-        """Have every job run that was handed over, and the threads end. Others may be started afterwards."""
-        cdef int index
+    cdef bint stop(self, int patience) noexcept:
+        """Have every job run that was handed over, and the threads end; whether they have in so many seconds (0: however
+        long it takes). Others may be started when they have."""
+        cdef int ended, index = 0
+        cdef timespec until
         with nogil:
             pthread_mutex_lock(&self.shared.lock)
             self.shared.stopping = 1
             pthread_mutex_unlock(&self.shared.lock)
             for index in range(self.count):
                 sem_post(&self.shared.calls)
-            for index in range(self.count):
-                pthread_join(self.workers[index].thread, NULL)
-                free(self.workers[index])
-        self.count = 0
+            clock_gettime(CLOCK_REALTIME, &until)
+            until.tv_sec += patience
+            index = 0
+            while index < self.count:
+                if patience:
+                    ended = pthread_timedjoin_np(self.workers[index].thread, NULL, &until) == 0
+                else:
+                    ended = pthread_join(self.workers[index].thread, NULL) == 0
+                if ended:
+                    free(self.workers[index])
+                    self.count -= 1
+                    self.workers[index] = self.workers[self.count]
+                index += not ended
+        if self.count:
+            return False
         self.shared.stopping = 0
+        return True

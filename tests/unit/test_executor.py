@@ -7,6 +7,7 @@ import os
 import platform
 import stat
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -264,6 +265,32 @@ def test_an_executor_that_nobody_closed_ends_its_threads(tmp_path):
     asyncio.run(main())
     gc.collect()
     assert len(os.listdir("/proc/self/task")) <= before  # a thread of an earlier test may have ended meanwhile
+
+
+def test_a_call_that_hangs_does_not_keep_the_executor_from_closing():
+    read_end, write_end = os.pipe()
+    threads = {int(one) for one in os.listdir("/proc/self/task")}
+
+    async def main():
+        executor = Executor(asyncio.get_running_loop(), 4)
+        hanging, sink = Chain(), bytearray(1)
+        hanging.add(READ, read_end, sink, 1)
+        left = executor.run(hanging)
+        await executor.run(open_read_close(__file__, 2)[0])
+        begun = time.monotonic()
+        executor.close(patience=1)
+        assert 0.9 < time.monotonic() - begun < 30
+        assert not left.done()
+        return sink
+
+    sink = asyncio.run(main())
+    gc.collect()
+    os.write(write_end, b"x")  # what it uses is there still
+    while {int(one) for one in os.listdir("/proc/self/task")} - threads:
+        time.sleep(0.01)
+    assert sink == b"x"
+    os.close(read_end)
+    os.close(write_end)
 
 
 def test_misuse_is_refused():
