@@ -1,6 +1,6 @@
 """Running chains of system calls, and closing descriptors.
 
-Owns the executor, and the descriptors that are about to close. Everything here runs on the event loop's thread.
+Owns the executor. Everything here runs on the event loop's thread.
 
 Operation. ``run`` hands a chain to the workers, or makes its calls at once on file systems that never wait. A node's
 descriptor is opened with O_PATH; opening the file behind it goes through ``proc_fd`` (/proc/self/fd), where the kernel
@@ -16,21 +16,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import functools
 import os
-from collections.abc import Callable
 
 from nfsd.vfs import uring
+from nfsd.vfs.closing import Closing
 from nfsd.vfs.executor import Chain, Executor, Step
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.nodes import NodeTable
-from nfsd.vfs.syscalls import SYS_CLOSE
 from nfsd.vfs.write_back import WriteBacks
-from rpcrdma.firewall import contain
 
-_CLOSES_PER_CHAIN = 16
 _CLOSE_PATIENCE = 0.1
-Freed = Callable[[], None]
 
 
 class Chains:
@@ -40,35 +35,27 @@ class Chains:
         """``nodes``: where something is let go of when descriptors run out. ``rings``: whether READs of disks may be
         made many at a time (:mod:`nfsd.vfs.uring`)."""
         self._nodes = nodes
-        self._write_backs = write_backs
         self._rings = rings
         self._why_no_rings = ""
         """What the kernel has against it."""
         self.executor: Executor
         self.proc_fd = -1
-        self._running = False
-        self._loop: asyncio.AbstractEventLoop
-        self._closing: dict[int, list[tuple[int, Freed | None]]] = {}
-        self._closes: dict[asyncio.Future[None], int] = {}
-        """Closes under way, by lane."""
+        self._closing = Closing(write_backs.failed_in)
+        self.close_later = self._closing.later
 
     def start(self, threads: int) -> None:
         """Begin to work, with so many threads."""
-        self._loop = asyncio.get_running_loop()
         self.proc_fd = os.open("/proc/self/fd", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         if self._rings:
             self._why_no_rings = uring.hindrance()
-        self.executor = Executor(self._loop, threads, self._rings and not self._why_no_rings)
-        self._running = True
+        loop = asyncio.get_running_loop()
+        self.executor = Executor(loop, threads, self._rings and not self._why_no_rings)
+        self._closing.start(loop, self.executor)
 
     def close(self) -> None:
         """Finish running chains. What is closed from now on is closed at once."""
-        self._running = False
+        self._closing.stop()
         self.executor.close()
-        for descriptors in self._closing.values():
-            for descriptor, _ in descriptors:
-                os.close(descriptor)
-        self._closing.clear()
         os.close(self.proc_fd)
 
     @property
@@ -118,42 +105,9 @@ class Chains:
             if step.result >= 0:
                 self.close_later(step.result)
 
-    def close_later(self, descriptor: int, lane: int = 0, freed: Freed | None = None) -> None:
-        """Close on a worker of the export's lane: the last close of a removed file waits for its blocks to be freed,
-        and on a stalled disk for long. Then ``freed`` is called."""
-        if not self._running or self._loop.is_closed():
-            os.close(descriptor)
-            return
-        if not self._closing:
-            self._loop.call_soon(contain, None, self._close_all)
-        self._closing.setdefault(lane, []).append((descriptor, freed))
-
-    def _close_all(self) -> None:
-        closing, self._closing = self._closing, {}
-        for lane, descriptors in closing.items():
-            for start in range(0, len(descriptors), _CLOSES_PER_CHAIN):
-                chain = Chain()
-                steps = [
-                    (chain.add(SYS_CLOSE, descriptor, keep_going=True), freed)
-                    for descriptor, freed in descriptors[start : start + _CLOSES_PER_CHAIN]
-                ]
-                closed = self.executor.run(chain, lane)
-                self._closes[closed] = lane
-                closed.add_done_callback(functools.partial(self._closed, lane, steps))
-
-    def _closed(self, lane: int, steps: list[tuple[Step, Freed | None]], closed: asyncio.Future[None]) -> None:
-        del self._closes[closed]
-        for step, freed in steps:
-            if freed is not None:
-                freed()
-            if step.error:  # file systems over a network, or in a process, may write back in close(2)
-                self._write_backs.failed_in(lane, step.error)
-
     def closes(self, lane: int) -> list[asyncio.Future[None]]:
         """The closes under way in a lane, those that were handed to it by now among them."""
-        if lane in self._closing:
-            self._close_all()
-        return [future for future, one in self._closes.items() if one == lane]
+        return self._closing.under_way_in(lane)
 
     async def closed(self, lane: int) -> bool:
         """Wait a moment for descriptors on their way out; whether there were any."""

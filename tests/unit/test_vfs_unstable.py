@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from nfsd.vfs import chains, flushes
+from nfsd.vfs import closing, flushes
 from nfsd.vfs import stable as stable_module
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.syscalls import SYS_CLOSE, SYS_FSYNC
@@ -45,14 +45,17 @@ def ended(monkeypatch):
         return Recording
 
     monkeypatch.setattr(stable_module, "Chain", recording(stable_module))
-    monkeypatch.setattr(chains, "Chain", recording(chains))
 
-    def natively(descriptor):
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if "/export/" in path:
-            calls.append(("fsync", os.path.basename(path)))
+    def natively(call):
+        def note(descriptor):
+            path = os.readlink(f"/proc/self/fd/{descriptor}")
+            if "/export/" in path:
+                calls.append((call, os.path.basename(path)))
 
-    monkeypatch.setattr(flushes, "on_fsync", natively)
+        return note
+
+    monkeypatch.setattr(flushes, "on_fsync", natively("fsync"))
+    monkeypatch.setattr(closing, "on_close", natively("close"))
     return calls
 
 
@@ -78,7 +81,7 @@ async def made(service, root, ended, name=b"f"):
     """A file that is on the disk and closed but for its node."""
     node = await write_file(service, root, name, mode=0o666)
     await sweep(service)
-    await until(lambda: not service.open_files._opens and not service.chains._closing and not service.chains._closes)
+    await until(lambda: not service.open_files._opens and not service.chains.closes(root.mount.lane))
     ended.clear()
     return node
 
