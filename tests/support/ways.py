@@ -35,7 +35,7 @@ from rpcrdma.xdr import pack
 from tests.peer.rig import LINUX
 from tests.support.general_calls import GeneralCalls
 from tests.support.nfs4 import NFS, Client4, LoopbackTransport, Server4
-from tests.support.nfs4_native import Wire
+from tests.support.nfs4_native import RARE, Wire
 
 DATA = b"what is written by a rule's call"
 """What a WRITE writes: over RDMA it goes in a Read chunk. A READ asks for as much, and is offered a Write chunk."""
@@ -108,7 +108,7 @@ class Asking:
 
     async def four(self, handle: bytes, operation: Any) -> int:
         """The status of a COMPOUND with an operation on a file."""
-        before = [p.OP_PUTROOTFH] * self.way.handed_over
+        before = [p.OP_PUTROOTFH, RARE] * self.way.handed_over
         operations = self.client.in_session(*before, (p.OP_PUTFH, p.PUTFH4args(handle)), operation)
         return status_in(await self.wire.call(None, self.client.message(*operations)))
 
