@@ -62,7 +62,7 @@ cdef class Closing:
 
     def later(self, int descriptor, lane=0, freed=None):
         cdef Closes closes
-        if not self.working or self.loop.is_closed():
+        if not self.working or self.executor.closed or self.loop.is_closed():
             os.close(descriptor)
             return
         closes = self.latest.get(lane)
