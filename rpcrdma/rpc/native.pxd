@@ -44,6 +44,10 @@ cdef class NativeCalls(Answerer):
 
     cdef bint admitted(self) except -1
     cdef int attempt(self, const uint8_t *message, size_t size, Place place) except -1
+    cdef int execute(
+        self, NativeVersion version, Caller caller, const uint8_t *message, uint32_t procedure, size_t offset, size_t size,
+        Place place
+    ) except -1
     cdef int failed(self, const uint8_t *message, size_t size, Place place, object error) except -1
     cdef NativeVersion version_of(self, uint32_t number, uint32_t version)
     cdef int left_off(self, object begun, bytes key) except -1

@@ -20,7 +20,7 @@ from libc.stdint cimport uint8_t, uint32_t, uint64_t
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.declined cimport CALLER, GATE, NOBODY, PROCEDURE, REPLAY, SHAPE, SIZE, Declined
 from rpcrdma.memory cimport Lease
-from rpcrdma.place cimport ANSWERED, DECLINED, LONG_WHOLE, WAITS, Answerer, Held, Place, store32
+from rpcrdma.place cimport ANSWERED, DECLINED, LONG_WHOLE, WAITS, Answerer, Held, Place, load32, store32
 from rpcrdma.rpc.call_header cimport FLAWLESS, call_header_t, read_call
 from rpcrdma.rpc.callers cimport Caller, Callers
 from rpcrdma.rpc.calls cimport copy_of, key_of_call
@@ -328,11 +328,6 @@ cdef class NativeCalls(Answerer):
         cdef uint32_t procedure
         cdef NativeVersion version
         cdef Caller caller
-        cdef NativeProgram program
-        cdef int outcome
-        cdef bytes key = None
-        cdef uint8_t *start = place.at
-        cdef double then
         self.why = SHAPE
         self.signed, self.taken = UNSIGNED, None
         if read_call(message, size, &header) != FLAWLESS or header.arguments > size:
@@ -370,7 +365,19 @@ cdef class NativeCalls(Answerer):
                 self.taken = self.signed
                 return DECLINED
             offset, size = self.signed.begin, self.signed.end
-        self.signed.head(place, header.xid)
+        return self.execute(version, caller, message, procedure, offset, size, place)
+
+    cdef int execute(
+        self, NativeVersion version, Caller caller, const uint8_t *message, uint32_t procedure, size_t offset, size_t size,
+        Place place
+    ) except -1:
+        """Execute a call whose caller is known. Its arguments stand there in the message, up to ``size``."""
+        cdef NativeProgram program
+        cdef int outcome
+        cdef bytes key = None
+        cdef uint8_t *start = place.at
+        cdef double then
+        self.signed.head(place, load32(message))
         self.why = SIZE
         if not self.signed.protect(place):
             self.taken = self.signed
