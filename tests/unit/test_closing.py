@@ -91,3 +91,13 @@ def test_where_there_are_no_workers_it_is_closed_at_once():
         assert not is_open(three)
 
     closing(scenario)
+
+
+def test_what_is_closed_after_the_executor_does_not_stay_open():
+    async def scenario(under_test, executor, failed):
+        executor.close()
+        (descriptor,) = some(1)
+        under_test.later(descriptor)
+        assert not is_open(descriptor)
+
+    closing(scenario)
