@@ -217,13 +217,13 @@ class Stage:
 
     def __init__(self, realm: Realm | None = None) -> None:
         """``realm``: that of users who are known by Kerberos, the honest client's among them."""
-        self._realm = realm
+        self.realm = realm
 
     def __enter__(self) -> Stage:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._limits = soft, hard
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        self.server = Server(f"octets: {STATE}", self._realm).__enter__()
+        self.server = Server(f"octets: {STATE}", self.realm).__enter__()
         try:
             self.watch = Watch(self.server.process.pid, self.server.log)
             self.honest = Honest(self.server).__enter__()
