@@ -14,11 +14,11 @@ import pytest
 
 from tests.vm.build import chosen_kernel
 from tests.vm.guest import Guest
+from tests.vm.marks import V4
 from tests.vm.mounts import complaints, load_siw, mount
 from tests.vm.network import Namespace, Network
 from tests.vm.server import Server
 
-VERSIONS = ("4.0", "4.1", "4.2")
 LEASE = 15
 """Seconds; a recall that the client does not answer would hold up the others this long."""
 SOON = 10
@@ -118,7 +118,7 @@ def delegate(pair: Pair, version: str, path: str, command: str) -> None:
     assert not can_be_called(pair, version), f"{path} is not delegated"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", V4)
 def test_a_read_delegation_spares_the_opens_until_another_client_writes(pair: Pair, version: str) -> None:
     point, name = pair.mount(version), f"read-{version}"
     (pair.server.export / name).write_text("first\n")
@@ -137,7 +137,7 @@ def test_a_read_delegation_spares_the_opens_until_another_client_writes(pair: Pa
     assert operations(pair.one, point)["DELEGRETURN"] - returned == can_be_called(pair, version)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", V4)
 def test_what_was_written_under_a_delegation_is_there_for_the_other_client(pair: Pair, version: str) -> None:
     point, name = pair.mount(version), f"write-{version}"
     path = f"{point}/{name}"
@@ -156,7 +156,7 @@ def test_what_was_written_under_a_delegation_is_there_for_the_other_client(pair:
     assert operations(pair.one, point)["DELEGRETURN"] - returned == can_be_called(pair, version)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", V4)
 def test_local_processes_have_delegations_recalled(pair: Pair, version: str) -> None:
     point, name = pair.mount(version), f"local-{version}"
     local, path = pair.server.export / name, f"{point}/{name}"
@@ -174,7 +174,7 @@ def test_local_processes_have_delegations_recalled(pair: Pair, version: str) -> 
     assert pair.one.run(f"tail -n 1 {written}").output == "and this\n"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", V4)
 def test_delegations_are_reclaimed_over_a_kill_of_the_server(pair: Pair, version: str) -> None:
     point, name = pair.mount(version), f"kept-{version}"
     path = f"{point}/{name}"

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from tests.vm.file_shell import FileShell
+from tests.vm.marks import V4
 from tests.vm.mounts import complaints
 from tests.vm.network import Network
 from tests.vm.pair import Pair, eventually, two_guests
 from tests.vm.server import Server
 
-VERSIONS = ("4.0", "4.1", "4.2")
 METRICS_PORT = 9587
 
 
@@ -60,7 +60,7 @@ def shells(pair: Pair) -> list[FileShell]:
     return [FileShell(pair.one), FileShell(pair.two)]
 
 
-@pytest.fixture(params=VERSIONS)
+@pytest.fixture(params=V4)
 def opened(request: pytest.FixtureRequest, pair: Pair, shells: list[FileShell]) -> Iterator[str]:
     """A version, with a new file open as ``f`` in both shells."""
     version: str = request.param

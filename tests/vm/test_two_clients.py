@@ -9,6 +9,7 @@ import pytest
 from tests.vm.build import HERE
 from tests.vm.kernel_server import KernelServer
 from tests.vm.locking import LOCKER, LockHolder, try_lock
+from tests.vm.marks import V4
 from tests.vm.mounts import complaints
 from tests.vm.network import Network
 from tests.vm.pair import Pair, eventually, two_guests
@@ -48,7 +49,7 @@ def test_each_sees_what_the_other_does(pair: Pair, version: str) -> None:
     one.run(f"rmdir {work}")
 
 
-@pytest.mark.parametrize("version", ["4.0", "4.1", "4.2"])
+@pytest.mark.parametrize("version", V4)
 def test_byte_range_locks_exclude_the_other_client(pair: Pair, version: str) -> None:
     point = pair.mount(version)
     path = f"{point}/locked-{version}"
