@@ -15,8 +15,8 @@ from typing import Any
 from nfsd.protocol import nfs3
 from nfsd.protocol import nfs4 as p
 from rpcrdma.memory import Pool
-from rpcrdma.peer.requester import Peer
-from rpcrdma.peer.wire import NOMSG, header, header_two
+from rpcrdma.peer.requester import Exposed, Peer
+from rpcrdma.peer.wire import NOMSG, Segment, header, header_two
 from rpcrdma.verbs.interface import ListenAddress, Provider
 from rpcrdma.xdr import Decoder, pack
 from tests.nfs3_client import Nfs3Client, attributes, auth_sys
@@ -67,6 +67,12 @@ class OverRdma(Way):
         self, message: bytes, *, bulk: bytes = b"", into: Sequence[int] = (), room: int = 0, long: bool = False
     ) -> tuple[bytes, bytes]:
         chunks: dict[str, Any] = {}
+        exposed: list[Exposed] = []
+
+        def readable(octets: bytes) -> Segment:
+            exposed.append(self.peer.readable(octets))
+            return exposed[-1].segment()
+
         xid = int.from_bytes(message[:4], "big")
         if bulk:
             at = message.index(bulk)
@@ -75,7 +81,7 @@ class OverRdma(Way):
             # rxe takes one memory region per call.
             half = len(bulk) if DEVICE_ADDRESS else len(bulk) // 8 * 4
             parts = [part for part in (bulk[:half], bulk[half:]) if part]
-            chunks["reads"] = [(at, self.peer.readable(part).segment()) for part in parts]
+            chunks["reads"] = [(at, readable(part)) for part in parts]
         if DEVICE_ADDRESS and into:
             into = (sum(into),)
         targets = [self.peer.writable(length) for length in into or ((room,) if room else ())]
@@ -83,11 +89,15 @@ class OverRdma(Way):
             segments = [target.segment() for target in targets]
             chunks |= {"writes": [segments]} if into else {"reply": segments}
         if long:
-            chunks["reads"] = [(0, self.peer.readable(message).segment())]
+            chunks["reads"] = [(0, readable(message))]
             self.peer.send(self._header(xid, procedure=NOMSG, **chunks))
         else:
             self.peer.send(self._header(xid, **chunks), message)
-        reply = await self.peer.reply()
+        answer = await self.peer.message()
+        for region in exposed + targets:
+            if region.handle != answer.invalidated:
+                self.peer.endpoint.invalidate(region.handle)
+        reply = answer.header
         assert reply.error == 0, reply
         return reply.payload, b"".join(bytes(target.memory) for target in targets)
 
