@@ -8,7 +8,7 @@ BLOCKS = all_blocks()
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.long) if name in ("fio", "refused") else name for name in BLOCKS]
+    "name", [name if name == "demo" else pytest.param(name, marks=pytest.mark.long) for name in BLOCKS]
 )
 def test_what_a_document_shows_is_what_happens(name: str) -> None:
     block = BLOCKS[name]

@@ -28,7 +28,9 @@ def pair(network: Network, directory: Path) -> Iterator[Pair]:
         yield made
 
 
-@pytest.mark.parametrize(("how", "versions"), [("frozen", ("4.0", "4.1", "4.2")), ("cut_off", ("4.2",))])
+@pytest.mark.parametrize(
+    ("how", "versions"), [("frozen", ("4.0", "4.1", "4.2")), pytest.param("cut_off", ("4.2",), marks=pytest.mark.long)]
+)
 def test_a_client_that_comes_back_after_its_lease_is_fenced(pair: Pair, how: str, versions: tuple[str, ...]) -> None:
     assert isinstance(pair.server, Server)
     # What it writes stays in its cache until it is told to write it back, however slow this machine is: the flusher

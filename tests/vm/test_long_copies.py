@@ -100,6 +100,7 @@ def test_long_copies_are_made_by_the_server_and_end_when_they_are_given_up(
     server.assert_running()
 
 
+@pytest.mark.long
 def test_a_copy_is_begun_again_when_the_server_has_been_killed(
     network: Network, short_lease_server: Server, directory: Path
 ) -> None:

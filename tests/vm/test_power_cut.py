@@ -106,7 +106,8 @@ def test_what_is_acknowledged_is_on_the_disk(directory: Path, seed: int) -> None
         assert run_until_cut(work, guest, disk, points, 10 * seed) == []
 
 
-@pytest.mark.parametrize("export", ["sync", pytest.param("async", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("export", ["sync", "async"])
 def test_the_rig_tells_a_server_that_lies(directory: Path, export: str) -> None:
     """The kernel's server: nothing is lost when exported sync; when async, acknowledged first, the loss is seen."""
     work = directory / f"kernel-{export}"
