@@ -92,6 +92,12 @@ def _gss() -> Checked:
     return Gss()
 
 
+def _protected() -> Checked:
+    from tests.fuzz.protected import Target as Protected
+
+    return Protected()
+
+
 TARGETS = {
     target.name: target
     for target in (
@@ -102,6 +108,7 @@ TARGETS = {
         Target("compounds", 400, _compounds, 60_000),
         Target("callers", 300, _callers, 40_000),
         Target("gss", 200, _gss, 20_000),
+        Target("protected", 100, _protected, 20_000),
     )
 }
 

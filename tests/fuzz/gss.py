@@ -5,8 +5,8 @@ calls of one dispatcher, of contexts that there are and are not, and of all serv
 or left out.
 
 What must hold
-    Each call has the one outcome that a reader written with the declared XDR types predicts from RFC 2203 (section
-    5.3.3): executed, denied with which status, garbage, or dropped. A procedure is carried out for calls with a good
+    Each call has the one outcome that :mod:`tests.fuzz.gss_model` predicts from RFC 2203 (section 5.3.3): executed,
+    denied with which status, garbage, or dropped. A procedure is carried out for calls with a good
     signature alone, and once for each sequence number. The reply is signed, and its results are protected as those of
     the call were. Nothing is logged as our mistake, and nothing is held afterwards.
 """
@@ -26,32 +26,16 @@ from zlib import crc32
 from rpcrdma.gss.acceptor import AcceptorLimits, Busy
 from rpcrdma.gss.mechanism import GssError
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
-from rpcrdma.rpc.messages import opaque_auth
 from rpcrdma.rpc.program import Call, Procedure, Program
-from rpcrdma.xdr import Decoder, XdrError, opaque, uint32
-from rpcrdma.xdr import struct as xdr_struct
+from rpcrdma.xdr import Decoder, XdrError, opaque
+from tests.fuzz.gss_model import MOST_NUMBERS, expected, opened
 from tests.fuzz.iwarp_fakes import Errors
 from tests.fuzz.nfs3_calls import Input
 from tests.unit.rpc_support import FakeTransport
 
 PROGRAM, TEXT = 0x20000079, Annotated[bytes, opaque(64)]
 HANDLES = (b"a" * 16, b"b" * 16, b"nobody's", b"")
-MOST_CALLS, MOST_NUMBERS = 6, 1 << 31
-
-
-@xdr_struct
-class rpc_gss_cred:
-    version: uint32
-    procedure: uint32
-    sequence: uint32
-    service: uint32
-    handle: Annotated[bytes, opaque(64)]
-
-
-@xdr_struct
-class rpc_gss_integ_data:
-    body: Annotated[bytes, opaque(1 << 20)]
-    checksum: Annotated[bytes, opaque(1 << 20)]
+MOST_CALLS = 6
 
 
 class Seal:
@@ -91,8 +75,11 @@ class Context:
         self.principal, self.identity, self.credentials = f"{key}@A", None, ()
         self.seen: set[int] = set()
 
+    def fresh(self, sequence: int) -> bool:
+        return sequence not in self.seen
+
     def admit(self, sequence: int) -> int:
-        if sequence in self.seen:
+        if not self.fresh(sequence):
             return 1
         self.seen.add(sequence)
         return 0
@@ -169,7 +156,10 @@ class Target:
             if source.over:
                 break
             message, executed = self._message(source, acceptor), len(done)
-            wanted = expected(message, acceptor)
+            wanted = expected(message, acceptor.find)
+            text = None if wanted.arguments is None else text_of(wanted.arguments)
+            if wanted.arguments is not None and text is None:
+                wanted.outcome = "GARBAGE_ARGS"
             replies: list[Any] = []
             dispatcher.dispatch(FakeTransport(), memoryview(bytearray(message)), (), [], replies.append)  # type: ignore[arg-type]
             for _ in range(20):
@@ -178,12 +168,11 @@ class Target:
                 await asyncio.sleep(0)
             (reply,) = replies
             found = outcome(reply)
-            assert found == wanted[0], (found, wanted, message.hex())
-            assert len(done) - executed == (found == "SUCCESS" and wanted[1] is not None)
-            if wanted[1] is not None:
-                context, credential, text = wanted[1]
+            assert found == wanted.outcome, (found, wanted, message.hex())
+            assert len(done) - executed == (text is not None)
+            if text is not None:
                 assert done[-1] == text
-                assert opened(bytes(reply.head), context, credential) == opaque_of(text)
+                assert opened(bytes(reply.head), wanted.who, wanted.context.sealer) == opaque_of(text)
             self.reached[found] += 1
         assert not dispatcher.running
         assert not dispatcher.securing
@@ -211,94 +200,18 @@ class Target:
         return head + struct.pack(">I", 6) + opaque_of(mic) + damaged(source, text)
 
 
-def outcome(reply: Any) -> str:
-    from tests.unit.gss_support import outcome as named
-
-    return named(reply) if reply is not NO_REPLY else "dropped"
-
-
-def expected(message: bytes, acceptor: Acceptor) -> tuple[str, Any]:
-    """What becomes of a call, and with what: by the declared types, from the RFC."""
-    decoder = Decoder(message, (), 24)
-    try:
-        cred = decoder.decode(opaque_auth)
-        end = decoder.position
-    except XdrError:
-        length = int.from_bytes(message[28:32], "big")
-        return ("AUTH_BADCRED" if length > 400 else "GARBAGE_ARGS"), None
-    if len(message) - end < 8:
-        return "GARBAGE_ARGS", None
-    body, procedure = bytes(cred.body), message[23]
-    if len(body) >= 4 and body[:4] != struct.pack(">I", 1):
-        return "AUTH_BADCRED", None
-    try:
-        credential = Decoder(body)
-        who = credential.decode(rpc_gss_cred)
-        credential.finish(strict=True)
-    except XdrError:
-        return "AUTH_BADCRED", None
-    if who.procedure > 3 or (who.procedure in (0, 3) and who.service not in (1, 2, 3)):
-        return "AUTH_BADCRED", None
-    flavor, size = struct.unpack_from(">II", message, end)
-    start = end + 8 + size + (-size & 3)
-    if start > len(message):
-        return "GARBAGE_ARGS", None
-    if who.procedure in (1, 2):  # no verifier here is the empty one that these have
-        return "AUTH_BADVERF" if (flavor, size) != (0, 0) else "AUTH_BADCRED", None
-    context = acceptor.find(bytes(who.handle))
-    if context is None or not context.sealer.verify(message[:end], message[end + 8 : end + 8 + size]):
-        return "RPCSEC_GSS_CREDPROBLEM", None
-    if who.sequence >= MOST_NUMBERS:
-        return "RPCSEC_GSS_CTXPROBLEM", None
-    if who.sequence in context.seen:
-        return "dropped", None
-    if who.procedure == 3:
-        return ("AUTH_BADCRED" if procedure else "SUCCESS"), None
-    text = arguments(message[start:], who, context)
-    return ("GARBAGE_ARGS", None) if text is None else ("SUCCESS", (context, who, text))
-
-
-def arguments(octets: bytes, who: rpc_gss_cred, context: Context) -> bytes | None:
+def text_of(arguments: bytes) -> bytes | None:
     """Those of REPEAT; None: they are garbage."""
+    decoder = Decoder(arguments)
     try:
-        if who.service == 2:
-            decoder = Decoder(octets)
-            both = decoder.decode(rpc_gss_integ_data)
-            decoder.finish(strict=True)
-            if len(both.body) & 3 or not both.checksum or not context.sealer.verify(both.body, both.checksum):
-                return None
-            octets = bytes(both.body)
-        elif who.service == 3:
-            decoder = Decoder(octets)
-            token = bytearray(decoder.opaque(1 << 20))
-            decoder.finish(strict=True)
-            start, length = context.sealer.unwrap(token)
-            octets = bytes(token[start : start + length])
-        decoder = Decoder(octets)
-        if who.service != 1 and decoder.uint32() != who.sequence:
-            return None
         text = bytes(decoder.decode(TEXT))
         decoder.finish()
-    except (XdrError, GssError):
+    except XdrError:
         return None
     return text
 
 
-def opened(reply: bytes, context: Context, who: rpc_gss_cred) -> bytes:
-    """The results of a reply, without their protection, which must be as it should be."""
-    number = struct.pack(">I", who.sequence)
-    assert reply[12:20] == struct.pack(">II", 6, 8)
-    assert context.sealer.verify(number, reply[20:28])
-    results = reply[32:]
-    if who.service == 1:
-        return results
-    if who.service == 2:
-        both = Decoder(results).decode(rpc_gss_integ_data)
-        assert context.sealer.verify(both.body, both.checksum)
-        body = bytes(both.body)
-    else:
-        token = bytearray(Decoder(results).opaque(1 << 20))
-        start, length = context.sealer.unwrap(token)
-        body = bytes(token[start : start + length])
-    assert body[:4] == number
-    return body[4:]
+def outcome(reply: Any) -> str:
+    from tests.unit.gss_support import outcome as named
+
+    return named(reply) if reply is not NO_REPLY else "dropped"

@@ -230,6 +230,29 @@ def gss_target() -> Iterator[bytes]:
         yield bytes((kind, 2, 1)) + parts[0] + parts[1] + bytes((7,)) + parts[2] + bytes((kind, 2, 1, 0, 0, 7, 0))
 
 
+def protected_target() -> Iterator[bytes]:
+    """Inputs of :mod:`tests.fuzz.protected`: each call with each service and sequence number, whole and sent again;
+    then with damage to each part, and with every other protection, signature and number inside, by clients that hang
+    up, too."""
+    for service, what, number in itertools.product(range(3), range(8), (0, 8, 12)):
+        whole = bytes((service << 1, what, 0, 0, 0))
+        yield whole + bytes((service << 1, what, number, 0, 0)) + bytes((service << 1, what, 0, 0x70, 0)) + whole
+    for service, number in itertools.product(range(3), range(5, 16)):
+        yield (
+            bytes((service << 1, 0, 0, 0, 0))
+            + bytes((service << 1, 1, number, 0, 0))
+            + bytes((service << 1, 2, 0, 0, 0))
+        )
+    for service, kind, where in itertools.product((1, 2), range(7), range(0, 16, 2)):
+        harm = bytes((1, 3 + where % 5, kind, where * 16 & 255 | 3, 0, where * 3))
+        yield bytes((service << 1, (0, 1, 4, 5, 3)[where % 5], 0, 0)) + harm + bytes((service << 1, 1, 0, 0, 0))
+    for service, part, kind, where in itertools.product(range(3), range(3), range(7), (3, 12)):
+        yield bytes((service << 1, 1, 0, 0, 1, part, kind, 5 + where, 0, where * 4))
+    for kind, other, inner in itertools.product(range(0, 256, 16), (0, 3 << 3, 3 << 6, 6 << 3), (1, 12, 0xF0)):
+        if kind or other:
+            yield bytes((kind | 4 >> (inner & 1), other | inner % 5, 0, inner, 0)) + bytes((4, 1, 0, 0, 0))
+
+
 SEEDS = {
     "version_one": lambda: transport(1),
     "version_two": lambda: transport(2),
@@ -238,4 +261,5 @@ SEEDS = {
     "compounds": compounds_target,
     "callers": callers_target,
     "gss": gss_target,
+    "protected": protected_target,
 }

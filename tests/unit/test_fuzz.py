@@ -9,7 +9,7 @@ from nfsd.vfs.types import Credential
 from rpcrdma.rpc import secured
 from rpcrdma.wire import chunks, version_two
 from rpcrdma.xdr import native
-from tests.fuzz import corpus, iwarp_model
+from tests.fuzz import corpus, iwarp_model, protected_calls
 from tests.fuzz.mutate import inputs
 from tests.fuzz.seeds import SEEDS
 from tests.support import nfs3_truth
@@ -22,6 +22,7 @@ MUTATIONS = {
     "compounds": 800,
     "callers": 400,
     "gss": 3000,
+    "protected": 200,
 }
 
 
@@ -140,14 +141,39 @@ def test_a_squash_that_forgets_the_groups_is_found(monkeypatch):
     broken("callers", 200)
 
 
-def test_arguments_that_are_not_checked_are_found(monkeypatch):
+@pytest.mark.parametrize("target", ["gss", "protected"])
+def test_arguments_that_are_not_checked_are_found(monkeypatch, target):
     right = secured.unwrapped
 
     def wrong(sealer, body, mic):
         return body if mic else right(sealer, body, mic)
 
     monkeypatch.setattr(secured, "unwrapped", wrong)
-    broken("gss", 500)
+    broken(target, 500)
+
+
+@pytest.mark.parametrize("rule", ["fresh", "take"])
+def test_a_sequence_window_that_is_not_as_the_model_has_it_is_found(monkeypatch, rule):
+    right = getattr(protected_calls.Model, rule)
+
+    def wrong(self, sequence):
+        return right(self, sequence + 1)
+
+    monkeypatch.setattr(protected_calls.Model, rule, wrong)
+    broken("protected", 500)
+
+
+def test_signed_and_protected_calls_are_answered_natively():
+    target = corpus.TARGETS["protected"]()
+    try:
+        for data in SEEDS["protected"]():
+            target.one(data)
+        for security in ("krb5", "krb5i", "krb5p"):
+            assert target.reached[f"{security} SUCCESS natively"] > 40
+            assert security == "krb5" or target.reached[f"{security} GARBAGE_ARGS"] > 10
+        assert target.reached["dropped"] > 10
+    finally:
+        target.close()
 
 
 def test_the_calls_that_can_be_are_answered_natively():
