@@ -4,6 +4,9 @@ Owns :func:`relayed`. The load's calls, with AUTH_SYS and in the clear, are made
 through TLS, and replies are made those to the load's calls. Only the server's CPU is looked at, so what this costs does
 not matter. It takes all replies to a batch of calls before it looks at them, and hands them over at once, so that the
 server meets the same batches always, and nobody else is at work while it is.
+
+Where several clients are at work at a time, their own cryptography would take processors that the server could have. So
+they may be ``light``: the first batch of replies is looked at, and of others the load is only told that they have come.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ _PROBE = struct.pack(">10I", 1, 0, 2, NFS_PROGRAM, NFS_V3, 0, 7, 0, 0, 0)
 """NULL with AUTH_TLS (RFC 9289 section 4.1)."""
 _ACCEPTED = struct.pack(">5I", 1, 0, 0, 0, 0)
 """What stands between an XID and results."""
+_COME = _ACCEPTED + bytes(12)
+"""The same, and so much of results as a load looks at."""
 Change = Callable[[bytes], bytes]
 
 
@@ -77,7 +82,7 @@ def record(message: bytes) -> bytes:
     return struct.pack(">I", _LAST | len(message)) + message
 
 
-def relay(load: socket.socket, way: socket.socket, outward: Change, inward: Change) -> None:
+def relay(load: socket.socket, way: socket.socket, outward: Change, inward: Change, *, light: bool = False) -> None:
     """Hand calls and replies on until either end closes its connection."""
     calls, replies = Records(load), Records(way)
     batch: list[bytes] = []
@@ -90,6 +95,8 @@ def relay(load: socket.socket, way: socket.socket, outward: Change, inward: Chan
                 return
             got += more
         load.sendall(b"".join(record(inward(reply)) for reply in got))
+        if light:
+            inward = _come
 
 
 class Context:
@@ -134,21 +141,25 @@ def _as_it_is(message: bytes) -> bytes:
     return message
 
 
-def _between(load: socket.socket, way: socket.socket, security: Security) -> None:
+def _come(reply: bytes) -> bytes:
+    return reply[:4] + _COME
+
+
+def _between(load: socket.socket, way: socket.socket, security: Security, light: bool) -> None:
     if security == "sys":
-        relay(load, way, _as_it_is, _as_it_is)
+        relay(load, way, _as_it_is, _as_it_is, light=light)
     elif security == "tls":
-        relay(load, secured(way), _as_it_is, _as_it_is)
+        relay(load, secured(way), _as_it_is, _as_it_is, light=light)
     else:
         context = Context(way, security)
-        relay(load, way, context.outward, context.inward)
+        relay(load, way, context.outward, context.inward, light=light)
 
 
 @contextmanager
-def relayed(way: socket.socket, security: Security) -> Iterator[socket.socket]:
+def relayed(way: socket.socket, security: Security, *, light: bool = False) -> Iterator[socket.socket]:
     """What a load may use in place of the connection to the server, which is closed with it."""
     ours, theirs = socket.socketpair()
-    pid = in_child(lambda: _between(theirs, way, security), ours)
+    pid = in_child(lambda: _between(theirs, way, security, light), ours)
     theirs.close()
     way.close()
     try:

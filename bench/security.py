@@ -25,7 +25,7 @@ from unittest import mock
 
 from bench.calls import Files
 from bench.ganesha import Ganesha
-from bench.generator import Generator
+from bench.generator import Generator, Loads
 from bench.limits import signatures
 from bench.nfs3_client import Nfs3Failure
 from bench.places import Place
@@ -39,11 +39,13 @@ from rpcrdma.gss.mechanism import Acceptance, Credential, Initiation, Sealer
 CALLS: Final = ("getattr", "read-4k-32", "write-4k-32", "read-1m-4", "write-1m-4")
 SMALL: Final = ("getattr", "read-4k-32")
 SECURITIES: Final[tuple[Security, ...]] = ("sys", "krb5", "krb5i", "krb5p", "tls")
-CIPHERS: Final = {"krb5i": "signing", "krb5p": "encryption", "tls": "AES-256-GCM"}
+CIPHERS: Final[dict[Security, str]] = {"krb5i": "signing", "krb5p": "encryption", "tls": "AES-256-GCM"}
 ENCTYPES: Final = (
     "aes256-cts-hmac-sha1-96", "aes128-cts-hmac-sha1-96", "aes256-cts-hmac-sha384-192", "aes128-cts-hmac-sha256-128",
 )  # fmt: skip
 """In MIT's own order: the first is what contexts have unless somebody asks for others."""
+SEVERAL: Final = (1, 2, 16)
+"""Clients at work at the same time: one, one for each of two processors, and a crowd."""
 SIZE: Final = 1 << 20
 PART: Final = 0.7
 """Of what the library's own cipher makes on one core, a READ of 1 MiB is to make."""
@@ -153,8 +155,14 @@ class SecurityStudy(Study):
                 for call in CALLS:
                     for on, server, files in servers if number % 2 == 0 else reversed(servers):
                         progress(f"security, round {number + 1}: {call}, {server.name} on {on}")
-                        found = {kind: of(server, files, call, kind, terms.seconds) for kind in securities(server)}
+                        found = {
+                            kind: of(server, files, call, kind, terms.seconds)["cpu_us"] for kind in securities(server)
+                        }
                         rows.append({"on": on, "server": server.name, "call": call} | found)
+                for on, server, files in servers:
+                    if isinstance(server, Secured):
+                        progress(f"security, round {number + 1}: several clients on {on}")
+                        rows += several(on, server, files, terms.seconds)
                 rounds.append(rows)
         return medians(rounds, ("on", "server", "call"))
 
@@ -166,7 +174,8 @@ class SecurityStudy(Study):
             if row["call"] in CALLS
         ]
         heads = ["on", "server", "call", "sys, CPU µs per call", *(f"{kind}, times sys" for kind in SECURITIES[1:])]
-        return [*markdown(heads, lines), "", *self._beside_ciphers(rows), "", *_signatures(rows)]
+        parts = [self._beside_ciphers(rows), _rates(rows), _crowd(rows), _signatures(rows)]
+        return [*markdown(heads, lines), *(line for part in parts for line in ["", *part])]
 
     def _beside_ciphers(self, rows: Sequence[Row]) -> list[str]:
         (alone,) = (row for row in rows if row["call"] == "cipher")
@@ -186,7 +195,7 @@ class SecurityStudy(Study):
         return {
             f"{call} with {kind} on {on}": same[0][kind] / same[0]["sys"]
             for (on, server, call), same in by(rows, "on", "server", "call").items()
-            if server == Secured.name
+            if server == Secured.name and call in CALLS
             for kind in SECURITIES[1:]
         }
 
@@ -201,6 +210,55 @@ def _signatures(rows: Sequence[Row]) -> list[str]:
     ]
     heads = ["on", "call", "krb5 more than sys, CPU µs", *(f"the library alone, {one}" for one in ENCTYPES)]
     return markdown(heads, lines)
+
+
+def _rates(rows: Sequence[Row]) -> list[str]:
+    """What several clients get, in times of what the libraries make in one thread."""
+    (alone,) = (row for row in rows if row["call"] == "cipher")
+    lines = [
+        [row["on"], kind, clients, f"{row[f'{kind} /s']:.0f}", f"{row[kind]:.0f}", f"{alone[kind] / row[kind]:.2f}",
+         f"{row[f'{kind} /s'] * alone[kind] / 1e6:.2f}"]
+        for row in rows
+        for clients in SEVERAL
+        if row["call"] == of_several("read-1m-4", clients)
+        for kind in CIPHERS
+        if kind in row and kind in alone
+    ]  # fmt: skip
+    heads = [
+        "on", "READ of 1 MiB", "clients", "READs/s", "CPU µs", f"its part of the library alone (goal ≥ {PART})",
+        f"READs in times of the library on one core (goal ≥ {PART})",
+    ]  # fmt: skip
+    return markdown(heads, lines)
+
+
+def _crowd(rows: Sequence[Row]) -> list[str]:
+    """Small calls of a crowd, whose contexts are all others."""
+    lines = [
+        [row["on"], call, SEVERAL[-1], f"{row['sys']:.2f}", times(row, "krb5")]
+        for row in rows
+        for call in SMALL
+        if row["call"] == of_several(call, SEVERAL[-1])
+    ]
+    return markdown(["on", "call", "clients", "sys, CPU µs per call", "krb5, times sys"], lines)
+
+
+def of_several(call: str, clients: int) -> str:
+    """What a row is called that is about so many clients."""
+    return f"{call} of {clients}"
+
+
+def several(on: str, server: LocalServer, files: Files, seconds: float) -> list[Row]:
+    """Rows of several clients at a time: large READs that are enciphered, and a crowd's small calls."""
+    asked: list[tuple[str, int, Sequence[Security]]] = [("read-1m-4", clients, tuple(CIPHERS)) for clients in SEVERAL]
+    asked += [(call, SEVERAL[-1], ("sys", "krb5")) for call in SMALL]
+    rows = []
+    for call, clients, kinds in asked:
+        row: Row = {"on": on, "server": server.name, "call": of_several(call, clients)}
+        for kind in kinds:
+            found = of(server, files, call, kind, seconds, clients)
+            row |= {kind: found["cpu_us"], f"{kind} /s": found["calls_per_s"]}
+        rows.append(row)
+    return rows
 
 
 def times(row: Row, kind: Security) -> str:
@@ -231,12 +289,17 @@ def begin(kind: Kind, place: Place, realm: Path, uid: int, ends: ExitStack) -> t
         return None
 
 
-def of(server: LocalServer, files: Files, call: str, security: Security, seconds: float) -> float:
-    """CPU microseconds per call."""
+def of(
+    server: LocalServer, files: Files, call: str, security: Security, seconds: float, clients: int = 0
+) -> dict[str, float]:
+    """What calls of one client cost; with ``clients``, of so many at a time, which look at few of the replies."""
     scenario = BY_NAME[call]
     server.settle()
-    made = scenario.calls(files, scenario.size)
-    with relayed(server.connect("tcp"), security) as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
-        load = Generator(sock.fileno(), made if isinstance(made, list) else made.calls, scenario.outstanding)
-        return cost(server, load, seconds, events=False)["cpu_us"]
+    with ExitStack() as ends:
+        loads = []
+        for _ in range(max(clients, 1)):
+            made = scenario.calls(files, scenario.size)
+            sock = ends.enter_context(relayed(server.connect("tcp"), security, light=clients > 0))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
+            loads.append(Generator(sock.fileno(), made if isinstance(made, list) else made.calls, scenario.outstanding))
+        return cost(server, loads[0] if len(loads) == 1 else Loads(loads), seconds, events=False)

@@ -29,7 +29,29 @@ ROWS = [
         "krb5i": 1000.0,
         "krb5p": 1600.0,
     },
+    {"on": "tmpfs", "server": "rdma-nfsd", "call": "read-1m-4 of 2", "krb5p": 1500.0, "krb5p /s": 1250.0},
+    {"on": "tmpfs", "server": "rdma-nfsd", "call": "read-4k-32 of 16", "sys": 2.0, "krb5": 5.0},
 ]
+
+
+def test_several_clients_are_at_work_at_a_time(tmp_path: Path) -> None:
+    try:
+        with site(tmp_path / "realm") as realm:
+            server = Secured(tmp_path / "server", realm)
+            try:
+                files = asyncio.run(prepare(server))
+                before = server.counters()
+                for security in ("krb5p", "tls", "sys"):
+                    found = of(server, files, "read-1m-4", security, 0.1, clients=3)
+                    assert found["cpu_us"] > 0
+                    assert found["calls_per_s"] > 0
+                after = server.counters()
+                made = 'rdma_nfsd_gss_events_total{event="established"}'
+                assert after[made] - before[made] == 3
+            finally:
+                server.stop()
+    except Impossible as reason:
+        pytest.skip(str(reason))
 
 
 def of_type(realm: Path, enctype: str) -> int:
@@ -52,7 +74,7 @@ def test_each_kind_of_security_is_what_the_server_sees(tmp_path: Path) -> None:
                 for security in SECURITIES:
                     before = server.counters()
                     for call in ("getattr", "write-1m-4"):
-                        assert of(server, files, call, security, 0.05) > 0
+                        assert of(server, files, call, security, 0.05)["cpu_us"] > 0
                     after = server.counters()
                     made = 'rdma_nfsd_gss_events_total{event="established"}'
                     assert after[made] - before[made] == (2 if security.startswith("krb5") else 0)
@@ -69,6 +91,8 @@ def test_figures_are_shown_as_ratios() -> None:
     assert "| tmpfs | ganesha | read-1m-4 | 500.00 | 1.02 | 2.00 | 3.20 | - |" in lines
     assert "| tmpfs | ganesha | krb5i | 1000 | 600 (signing) | 0.60 |" in lines
     assert "| tmpfs | getattr | 3.00 | 1.25 | 1.00 | 5.00 | 4.00 |" in lines
+    assert "| tmpfs | krb5p | 2 | 1250 | 1500 | 0.80 | 1.50 |" in lines
+    assert "| tmpfs | read-4k-32 | 16 | 2.00 | 2.50 |" in lines
     assert study.watched(ROWS, {}) == {
         "getattr with krb5 on tmpfs": 2.5,
         "getattr with krb5i on tmpfs": 3.0,
