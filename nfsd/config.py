@@ -269,7 +269,7 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """TLS on the TCP listeners (RFC 9289). Names of PEM files."""
+    """TLS on the TCP listeners (RFC 9289). Names of PEM files, but for the last."""
 
     __pydantic_config__ = _STRICT
 
@@ -281,6 +281,8 @@ class Tls:
     """Whose clients' certificates are believed. Without it clients are not asked for one."""
     revoked: StrictStr | None = None
     """Revocation lists of those roots."""
+    kernel: Literal["auto", "never"] = "auto"
+    """Whether the kernel enciphers what is sent, where it can."""
 
     def files(self) -> Files:
         """As the transport has them."""

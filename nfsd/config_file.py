@@ -123,8 +123,11 @@ def _check_server(document: Document, server: Server, base: str) -> Server:
         audit = dataclasses.replace(audit, file=os.path.normpath(os.path.join(base, audit.file)))
     tls = server.tls
     if tls is not None:
-        names = {field.name: getattr(tls, field.name) for field in dataclasses.fields(tls)}
-        tls = config.Tls(**{key: name and os.path.normpath(os.path.join(base, name)) for key, name in names.items()})
+        names = {key: getattr(tls, key) for key in ("certificate", "key", "client_roots", "revoked")}
+        paths: dict[str, Any] = {
+            key: name and os.path.normpath(os.path.join(base, name)) for key, name in names.items()
+        }
+        tls = dataclasses.replace(tls, **paths)
     kerberos = server.kerberos
     if kerberos is not None:
         kerberos = dataclasses.replace(kerberos, keytab=os.path.normpath(os.path.join(base, kerberos.keytab)))

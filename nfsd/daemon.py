@@ -337,7 +337,7 @@ class Daemon:
         server = self.config.server
         self._undo.append(self.listeners.close)
         if server.tls is not None:
-            self.listeners.secure(server.tls.files())
+            self.listeners.secure(server.tls.files(), server.tls.kernel == "auto")
         entries = list(server.listen if self._portion is None else self._portion.listeners(server.listen))
         await self.listeners.start(entries, self.dispatchers["nfs"])
         if entries and not self.listeners.started:

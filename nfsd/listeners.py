@@ -128,10 +128,11 @@ class Listeners:
         """What has become of connections that asked for TLS; None: there is none."""
         return None if self._secure is None else self._secure.counts
 
-    def secure(self, files: Files) -> None:
-        """Have connections secured by TLS that ask for it. To be called before there are listeners."""
+    def secure(self, files: Files, in_kernel: bool = True) -> None:
+        """Have connections secured by TLS that ask for it. To be called before there are listeners. ``in_kernel``:
+        whether the kernel may encipher."""
         try:
-            self._secure = Tls(files, asyncio.get_running_loop())
+            self._secure = Tls(files, asyncio.get_running_loop(), in_kernel)
         except (OSError, TlsError) as error:
             self._failed(f"no TLS: {error}")
 

@@ -64,6 +64,10 @@ def _tls(counts: Counts) -> Iterator[Metric]:
     )
     for security in ("tls", "mtls"):
         connections.add_metric([security], counts.connections[security])
+    in_kernel = GaugeMetricFamily(
+        _PREFIX + "tls_kernel_connections", "Secured connections for which the kernel enciphers what is sent"
+    )
+    in_kernel.add_metric([], counts.in_kernel)
     handshakes = CounterMetricFamily(_PREFIX + "tls_handshakes", "Handshakes, by how they ended", labels=["result"])
     for result in RESULTS:
         handshakes.add_metric([result], counts.handshakes[result])
@@ -84,4 +88,4 @@ def _tls(counts: Counts) -> Iterator[Metric]:
     )
     for file, until in counts.expiries.items():
         expiry.add_metric([file], until)
-    yield from (connections, handshakes, seconds, distrusted, expiry)
+    yield from (connections, in_kernel, handshakes, seconds, distrusted, expiry)

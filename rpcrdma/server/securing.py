@@ -22,6 +22,7 @@ from rpcrdma.tcp.stream import RecordStream
 from rpcrdma.tls.certificates import Peer
 from rpcrdma.tls.counts import Counts
 from rpcrdma.tls.handshake import Outcome
+from rpcrdma.tls.kernel import Kernel
 from rpcrdma.tls.records import directions
 from rpcrdma.tls.secrets import Secrets
 
@@ -36,6 +37,10 @@ class Secure(Protocol):
     @property
     def crew(self) -> Crew | None:
         """Whose threads encipher what is long."""
+
+    @property
+    def kernel(self) -> Kernel | None:
+        """What enciphers what is sent; None: we do."""
 
     @property
     def counts(self) -> Counts:
@@ -78,6 +83,8 @@ class Securing:
         """Whether nothing is read: it is due, or under way."""
         self.peer: Peer | None = None
         """Who is on the other side of a secured connection."""
+        self._in_kernel = False
+        """Whether the kernel enciphers what is sent."""
         self._ends: float | None = None
         """When a connection ends whose peer is not believed any more."""
 
@@ -85,6 +92,7 @@ class Securing:
         """The owner is closed, and held no more."""
         if self._owner is not DEPARTED and self.peer is not None and self._secure is not None:
             self._secure.counts.connections[self.peer.security] -= 1
+            self._secure.counts.in_kernel -= self._in_kernel
         self._owner = DEPARTED
 
     def ask(self) -> bool:
@@ -101,7 +109,7 @@ class Securing:
         self.due = False
 
         def over(peer: Peer | None, why: str, secrets: Secrets | None) -> None:
-            if self._over(peer, why, secrets, stream):
+            if self._over(peer, why, secrets, sock, stream):
                 secured()
 
         def outcome(*of: Any) -> None:
@@ -131,7 +139,9 @@ class Securing:
         elif now >= self._ends:
             owner.close()
 
-    def _over(self, peer: Peer | None, why: str, secrets: Secrets | None, stream: RecordStream) -> bool:
+    def _over(
+        self, peer: Peer | None, why: str, secrets: Secrets | None, sock: socket.socket, stream: RecordStream
+    ) -> bool:
         owner = self._owner
         if owner.closed:
             return False
@@ -140,10 +150,14 @@ class Securing:
             owner.close()
             return False
         assert self._secure is not None
-        stream.secure(directions(secrets), self._secure.crew, owner.proceed)
-        self.waits, self.peer = False, peer
+        made, kernel = directions(secrets), self._secure.kernel
+        link = None if kernel is None else kernel.take(sock, secrets.outgoing)
+        stream.secure(made, self._secure.crew, owner.proceed, link)
+        self.waits, self.peer, self._in_kernel = False, peer, link is not None
         self._secure.counts.connections[peer.security] += 1
+        self._secure.counts.in_kernel += self._in_kernel
         owner.security, owner.certified = peer.security, " ".join(peer.names)
         whose = shown(peer.subject) if peer.verified else "without a client's certificate"
-        _log.debug("%s: secured by %s %s", owner, peer.cipher, whose)
+        where = "in the kernel" if self._in_kernel else "in user space"
+        _log.debug("%s: secured by %s, sent %s, %s", owner, peer.cipher, where, whose)
         return True

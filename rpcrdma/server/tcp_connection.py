@@ -45,6 +45,7 @@ from rpcrdma.server.slowing import Slowing
 from rpcrdma.server.sockets import peer_is_gone, plain_address, set_options
 from rpcrdma.server.tcp_limits import TcpLimits as TcpLimits
 from rpcrdma.tcp.stream import RecordError, RecordStream
+from rpcrdma.tls.kernel import KeysStay
 from rpcrdma.turns import SLICE
 
 if TYPE_CHECKING:
@@ -473,7 +474,10 @@ class TcpConnection(CountingConnection):
             self._receive(False)
 
     def _broken(self, error: OSError) -> None:
-        _log.debug("%s: %s", self, error)
+        if isinstance(error, KeysStay):
+            _log.warning("%s: %s; closing", self, error)
+        else:
+            _log.debug("%s: %s", self, error)
         if not self._waiting or self.draining:
             self.close()
         else:  # what has come whole is begun all the same

@@ -16,16 +16,18 @@ cdef class Sealed(Cipher):
     cdef Job own
     cdef object wake
     cdef Sealing sealing
+    cdef object kernel          # rpcrdma.tls.kernel.Transmitter, which enciphers; None: we do
     cdef Account account
     cdef Crew crew              # None: everything is done at once
     cdef Lease lease            # for records
     cdef void *spare            # for one of them, while there is no lease to be had
 
     cdef bint prepare(self, Outgoing outgoing, size_t most) except -1
+    cdef bint update(self) except -1
     cdef int find_room(self, size_t octets) except -1
     cdef int gather(self, Outgoing outgoing, size_t most) except -1
     cdef int settle(self, Outgoing outgoing) except -1
     cdef int drop(self) except -1
 
 
-cdef Sealed sealed(Sealing sealing, Account account, Crew crew, object wake)
+cdef Sealed sealed(Sealing sealing, Account account, Crew crew, object wake, object kernel)

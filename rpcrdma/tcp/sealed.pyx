@@ -5,6 +5,8 @@ are enciphered where they are (a lease, a buffer, a pipe with a file's pages) in
 octets at a time, and leave from there in few system calls. They count as sent, and what held them is released, when
 they have been enciphered; records that the socket has not taken count as queued. If there is no lease to be had,
 records go one by one by way of the heap: what is to be sent holds memory, and sending gives it back.
+
+Where the kernel enciphers they leave from where they are, without a lease, and the kernel tells the peer what is no data.
 """
 
 from libc.stdint cimport uint8_t
@@ -16,8 +18,10 @@ from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pipes cimport Pipe
 from rpcrdma.tcp.outgoing cimport Cipher, Outgoing, Piece
 from rpcrdma.tls.records cimport ALERT, HANDSHAKE, HEADER, MOST, TRAILER, Sealing
-from rpcrdma.tls.enciphering cimport SOURCES, run, source_t
+from rpcrdma.tls.enciphering cimport SOURCES, pass_on, run, source_t
 
+import contextlib
+import errno
 import os
 
 from rpcrdma.memory import OutOfMemory
@@ -48,12 +52,17 @@ cdef class Job(Finished):
         return 0
 
 
-cdef Sealed sealed(Sealing sealing, Account account, Crew crew, object wake):
-    """How one connection's octets leave; ``wake`` is called when a thread has done with them."""
+cdef Sealed sealed(Sealing sealing, Account account, Crew crew, object wake, object kernel):
+    """How one connection's octets leave; ``wake`` is called when a thread has done with them. ``kernel``: what enciphers
+    them; None: we do."""
     cdef Sealed made = Sealed.__new__(Sealed)
     made.own = Job.__new__(Job)
     made.own.of, made.wake = made, wake
     made.own.job.keys = &sealing.keys
+    made.kernel = kernel
+    if kernel is not None:
+        made.own.job.task.run = pass_on
+        sealing.fixed = not kernel.rekeys
     made.sealing, made.account, made.crew = sealing, account, crew
     return made
 
@@ -82,18 +91,22 @@ cdef class Sealed(Cipher):
             most -= min(most, own.job.left)
             if own.job.left >= LONG:
                 with nogil:
-                    run(&own.job.task)
+                    own.job.task.run(&own.job.task)
             else:
-                run(&own.job.task)
+                own.job.task.run(&own.job.task)
 
     cdef bint prepare(self, Outgoing outgoing, size_t most) except -1:
         """Say what is next. False: there is nothing, or no more than has been."""
         cdef bytes update
         if outgoing.first == outgoing.beyond or most == 0:
             return False
+        if self.kernel is not None and self.sealing.update_due and not self.update():
+            return False
         if self.crew is not None and outgoing.queued >= ASIDE:
             most = ASIDE_MOST
         self.gather(outgoing, most)
+        if self.kernel is not None:
+            return True
         self.find_room(self.own.job.left)
         if self.sealing.update_due:
             update = self.sealing.record(HANDSHAKE, KEY_UPDATE)
@@ -102,6 +115,15 @@ cdef class Sealed(Cipher):
             memcpy(self.own.job.room, <char *>update, len(update))
             self.own.job.end = len(update)
         return True
+
+    cdef bint update(self) except -1:
+        """Have the kernel change keys. False: not before the socket takes more."""
+        try:
+            self.sealing.update_due = not self.kernel.update()
+        except OSError:
+            self.own.job.error = errno.EIO  # what the peer has been told may not be so
+            raise
+        return not self.sealing.update_due
 
     cdef int gather(self, Outgoing outgoing, size_t most) except -1:
         """Note where the next octets are."""
@@ -186,10 +208,15 @@ cdef class Sealed(Cipher):
 
     cdef int part(self, int fd) except -1:
         """Tell the peer that this is the end, or why it is (section 6), if it takes that at once."""
-        cdef bytes alert
-        if not self.busy and self.own.job.start == self.own.job.end and not self.own.job.error:
-            alert = self.sealing.record(ALERT, bytes((2 if self.sealing.parting else 1, self.sealing.parting)))
-            c_send(fd, <char *>alert, len(alert), MSG_DONTWAIT | MSG_NOSIGNAL)
+        cdef bytes alert = bytes((2 if self.sealing.parting else 1, self.sealing.parting))
+        if self.busy or self.own.job.start < self.own.job.end or self.own.job.error:
+            return 0
+        if self.kernel is not None:
+            with contextlib.suppress(OSError):
+                self.kernel.send(ALERT, alert)
+            return 0
+        alert = self.sealing.record(ALERT, alert)
+        c_send(fd, <char *>alert, len(alert), MSG_DONTWAIT | MSG_NOSIGNAL)
         return 0
 
     cdef int close(self) except -1:

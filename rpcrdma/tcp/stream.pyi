@@ -10,6 +10,7 @@ from rpcrdma.memory import Account, Lease
 from rpcrdma.pace import Pace
 from rpcrdma.place import Answerer
 from rpcrdma.rpc.program import RpcReply
+from rpcrdma.tls.kernel import Transmitter
 from rpcrdma.tls.records import Opening, Sealing
 
 class RecordError(Exception):
@@ -62,9 +63,10 @@ class RecordStream:
         directions: tuple[Opening, Sealing],
         crew: Crew | None = None,
         wake: Callable[[], None] | None = None,
+        kernel: Transmitter | None = None,
     ) -> None:
         """Have everything enciphered from now on, in both directions. What is long is enciphered and sent by the
-        ``crew``; when they have done (``busy``), ``wake`` is called."""
+        ``crew``; when they have done (``busy``), ``wake`` is called. With ``kernel`` it is the kernel that enciphers."""
     def set_pace(self, pace: Pace) -> None:
         """Begin no record while the host is over its rates. To be called behind ``answer_directly``."""
     def set_tap(self, tap: Tap | None) -> None:

@@ -106,10 +106,10 @@ cdef class RecordStream(Reading):
         """Offer calls to ``direct`` first, as long as no more than ``most_unsent`` octets of replies wait; None: to nobody."""
         self.answers = direct and record_answers(direct, self.outgoing, self.account, most_unsent, owner)
 
-    def secure(self, directions, crew=None, wake=None):
+    def secure(self, directions, crew=None, wake=None, kernel=None):
         """Have everything enciphered from now on (:func:`rpcrdma.tls.records.directions`), in both directions."""
         self.opening, sealing = directions
-        self.outgoing.cipher = sealed(sealing, self.account, crew, wake)
+        self.outgoing.cipher = sealed(sealing, self.account, crew, wake, kernel)
 
     def set_pace(self, Pace pace not None):
         """Begin no record while the host is over its rates."""

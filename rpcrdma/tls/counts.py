@@ -29,6 +29,8 @@ class Counts:
         self.seconds = 0.0
         self.connections: Counter[str] = Counter()
         """That are secured now, by ``tls`` and ``mtls``."""
+        self.in_kernel = 0
+        """Those of them for which the kernel enciphers."""
         self.distrusted = 0
         """Connections that were ended, since their client's certificate is to be checked again."""
         self.expiries: Mapping[str, float] = {}

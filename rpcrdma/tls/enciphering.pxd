@@ -26,7 +26,7 @@ cdef struct job_t:
     size_t index            # what of them comes next
     size_t offset
     size_t left             # octets that have not been enciphered
-    size_t enciphered       # octets that have
+    size_t enciphered       # octets that have, or that the kernel has for that
     uint8_t *room           # for records
     size_t capacity
     size_t start            # of those that have not left
@@ -36,3 +36,4 @@ cdef struct job_t:
 
 
 cdef void run(task_t *task) noexcept nogil
+cdef void pass_on(task_t *task) noexcept nogil

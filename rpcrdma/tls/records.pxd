@@ -41,6 +41,7 @@ cdef class Direction:
 
 cdef class Sealing(Direction):
     cdef bint update_due    # the peer wants new keys, too
+    cdef bint fixed         # there can be none: the kernel has them
     cdef int parting        # the alert that says why this is the end
 
     cdef bytes record(self, uint8_t kind, bytes content)

@@ -19,6 +19,8 @@ from libc.string cimport memcpy, memmove
 from rpcrdma.memory cimport Lease
 from rpcrdma.tls.library cimport AEAD_GET_TAG, AEAD_SET_TAG, crypto, load
 
+from rpcrdma.tls.kernel import KeysStay
+
 cdef extern from *:
     """
     #include <errno.h>
@@ -43,6 +45,7 @@ cdef enum:
     RECORD_OVERFLOW = 22
     ILLEGAL_PARAMETER = 47
     DECODE_ERROR = 50
+    INTERNAL_ERROR = 80
 
 MOST_EMPTY = 1 << 18
 cdef size_t most_empty = MOST_EMPTY
@@ -331,7 +334,10 @@ cdef class Opening(Direction):
         if content[0] > 1:
             return self.fail(ILLEGAL_PARAMETER, "a change of keys that is none")
         self.update()
-        if content[0] == 1:
+        if content[0] == 1 and self.sealing.fixed:
+            # It must be told of new keys before any more data (section 4.6.3), and cannot be.
+            self.failed, self.sealing.parting = KeysStay(), INTERNAL_ERROR
+        elif content[0] == 1:
             self.sealing.update_due = True
         return 0
 

@@ -6,6 +6,7 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import trustme
@@ -52,18 +53,27 @@ def handshake(native: str = "server") -> tuple[ssl.SSLObject, ssl.MemoryBIO, ssl
     return peer, incoming, outgoing, secrets_of(ends[native], told, outgoing.read())
 
 
-class Ends:
-    """A record stream under TLS, and its peer."""
+def tcp_pair() -> tuple[socket.socket, socket.socket]:
+    """Both ends of a connection over TCP."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        one = socket.create_connection(listener.getsockname(), 60)
+        return listener.accept()[0], one
 
-    def __init__(self, native: str = "server", crew: Crew | None = None) -> None:
+
+class Ends:
+    """A record stream under TLS, and its peer. With ``kernel`` that enciphers what is sent."""
+
+    def __init__(self, native: str = "server", crew: Crew | None = None, kernel: Any = None) -> None:
         self.tls, self._to_tls, self._from_tls, self.secrets = handshake(native)
-        self.own, self.sock = socket.socketpair()
+        self.own, self.sock = socket.socketpair() if kernel is None else tcp_pair()
         self.own.setblocking(False)
         self.sock.settimeout(60)
         self.pool = Pool(64 << 20)
         self.stream = RecordStream(self.own.fileno(), self.pool.account(64 << 20), most_records=1 << 20)
         self.crew, self.woken = crew, 0
-        self.stream.secure(directions(self.secrets), crew, self._wake)
+        link = None if kernel is None else kernel.take(self.own, self.secrets.outgoing)
+        assert link or not kernel
+        self.stream.secure(directions(self.secrets), crew, self._wake, link)
 
     def _wake(self) -> None:
         self.woken += 1

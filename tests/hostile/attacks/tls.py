@@ -48,6 +48,19 @@ class Secured:
         way.send(outgoing.read())
         secrets: Secrets = secrets_of(tls, told, b"")
         self.forged = Forged(secrets.outgoing)
+        self._tls, self._incoming = tls, incoming
+
+    def read(self) -> bytes:
+        """What the server sends next; b"": it has said that this is the end. Raises SSLError for its alerts, OSError,
+        EOFError."""
+        while True:
+            try:
+                return self._tls.read(65536)
+            except ssl.SSLWantReadError:
+                octets = self.way.socket.recv(65536)
+                if not octets:
+                    raise EOFError from None
+                self._incoming.write(octets)
 
 
 def hello() -> bytes:
