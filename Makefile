@@ -163,7 +163,7 @@ test-newest: tools develop
 	@$(BIN)/python -m tests.vm.build newest
 	GUEST=newest $(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
 		tests/vm/test_mount.py tests/vm/test_restart.py tests/vm/test_delegations.py tests/vm/test_client_setup.py \
-		tests/vm/test_tls.py
+		tests/vm/test_tls.py tests/vm/test_tls_in_kernel.py
 
 test-matrix: tools develop
 	@tests/vm/host-packages.sh guest

@@ -19,7 +19,7 @@ from tests.vm.network import Namespace, Network
 from tests.vm.server import TCP_PORT
 from tests.vm.tls_client import put, start_tlshd
 
-pytestmark = [pytest.mark.timeout(900), pytest.mark.newest]
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.long]
 
 REKEYS = (6, 14)
 """The first Linux that can change keys."""
