@@ -15,7 +15,8 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Protocol
+from operator import methodcaller
+from typing import Any
 
 from prometheus_client.registry import Collector
 
@@ -102,13 +103,6 @@ RESERVE = 16
 """One part of so many of the memory is for small calls of clients that hold little."""
 
 
-class Releasable(Protocol):
-    """Descriptors, leases…"""
-
-    def release(self) -> None:
-        """Give it up."""
-
-
 class StartError(Exception):
     """The server cannot start; the text says why."""
 
@@ -184,7 +178,7 @@ class Daemon:
             _state_limits(server.nfs4, float(grace)),
             asyncio.get_running_loop().time,
             recovered,
-            on_release=_release,
+            on_release=methodcaller("release"),
         )
         self.events.watch(engine)
         self._store.follow(engine)
@@ -486,12 +480,6 @@ def _state_limits(nfs4: Nfs4, grace: float) -> StateLimits:
         lease=float(nfs4.lease_time), grace=grace, courtesy=float(nfs4.courtesy_time), **asdict(nfs4.limits)
     )
     return replace(limits, delegations=0) if nfs4.delegations == "off" else limits
-
-
-def _release(held: Releasable | None) -> None:
-    """Give up what a state kept: descriptors, a lease."""
-    if held is not None:
-        held.release()
 
 
 def _describe(error: OSError) -> str:

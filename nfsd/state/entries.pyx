@@ -4,10 +4,13 @@ Owns :class:`StateEntries`; what a stateid that a client shows may be used for i
 it.
 """
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
+from libc.string cimport memcpy
+
 from nfsd.state.charges cimport HostAccount
 from nfsd.state.owners cimport SeqidOwner
 from nfsd.state.records cimport ClientRecord, LockState, OpenState, StateEntry
-from nfsd.wire.nfs4 cimport NFS4ERR_BAD_STATEID
+from nfsd.wire.nfs4 cimport NFS4ERR_BAD_STATEID, NFS4_OTHER_SIZE
 
 from nfsd.state.accounts import STATE
 from nfsd.state.errors import Nfs4Error
@@ -31,11 +34,17 @@ cdef class StateEntries:
         self._drawn = 0
 
     cpdef bytes new_other(self, ClientRecord client):
-        cdef bytes other
+        cdef bytes other, epoch = self._epoch, tag = client.tag
+        cdef char octets[NFS4_OTHER_SIZE]
+        if len(epoch) != 4 or len(tag) != 4:
+            raise ValueError("a stateid begins with four octets of the epoch and four of its client's")
+        memcpy(octets, PyBytes_AS_STRING(epoch), 4)
+        memcpy(octets + 4, PyBytes_AS_STRING(tag), 4)
         while True:
-            if self._drawn == len(self._random):
+            if len(self._random) - self._drawn < 4:
                 self._random, self._drawn = self._draw(DRAWN), 0
-            other = self._epoch + client.tag + self._random[self._drawn:self._drawn + 4]
+            memcpy(octets + 8, PyBytes_AS_STRING(self._random) + self._drawn, 4)
+            other = PyBytes_FromStringAndSize(octets, sizeof(octets))
             self._drawn += 4
             if other not in self.entries and other not in self._closed:
                 return other

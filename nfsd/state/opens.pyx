@@ -13,7 +13,7 @@ from nfsd.state.entries cimport StateEntries
 from nfsd.state.files cimport FileState
 from nfsd.state.grace cimport GraceRules
 from nfsd.state.owners cimport OpenOwner, SeqidOwner
-from nfsd.state.records cimport ClientRecord, OpenState
+from nfsd.state.records cimport ClientRecord, OpenState, stateid_of
 from nfsd.wire.nfs4 cimport OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE, OPEN4_SHARE_DENY_READ
 
 from nfsd.protocol import nfs4 as codes
@@ -360,7 +360,7 @@ cdef class OpenTable:
             return CLOSED
         state.bump()
         self.stateids.remember_closed(state.other, owner)
-        return state.stateid
+        return stateid_of(state.seqid, state.other)
 
     def check_confirmed(self, OpenState state not None):
         if not (<OpenOwner>state.owner).confirmed:

@@ -72,6 +72,9 @@ cdef class SessionRecord:
     cpdef unsigned int status_flags(self) except? 0xFFFFFFFF
 
 
+cdef object stateid_of(unsigned int seqid, bytes other)
+
+
 cdef class StateEntry:
     cdef readonly int kind
     cdef readonly bytes other

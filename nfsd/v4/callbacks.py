@@ -13,6 +13,7 @@ import asyncio
 import collections
 import random
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -105,16 +106,16 @@ class CallbackService:
     def client_can_be_called(self, client: Client) -> bool:
         """Whether callbacks are believed to reach the client now. Cheap. For a v4.0 client whose path is not known, or
         has been down for a while, this starts a probe; the answer will be better next time."""
+        if client.minor:
+            return backchannel_usable(client)  # who is not confirmed, or gone, has no session
         if client.expired or not client.confirmed:
             return False
-        if client.minor:
-            return backchannel_usable(client)
         path = self._path(client)
         if path is None:
             return False
         if path.up:
             return True
-        if path.up is None or asyncio.get_running_loop().time() - path.checked >= PROBE_AGAIN:
+        if path.up is None or monotonic() - path.checked >= PROBE_AGAIN:
             self._start_probe(path)
         return False
 
@@ -326,7 +327,7 @@ class CallbackService:
         if path.up is not up:
             log.info("callbacks to %s: the path is %s", path.callback.address, "up" if up else "down")
         path.up = up
-        path.checked = asyncio.get_running_loop().time()
+        path.checked = monotonic()
 
     async def _over_dialed(self, client: Client, operations: Sequence[Operation], seconds: float) -> CompoundReply:
         path = self._path(client) if client.confirmed and not client.expired else None

@@ -23,6 +23,7 @@ from nfsd.state.copies import CopyState
 from nfsd.v4.callbacks import CallbackError
 from nfsd.v4.errors import status_of
 from nfsd.vfs.copying import RangeCopy
+from nfsd.vfs.open_accounts import held_by, let_by
 from rpcrdma.firewall import spawn
 from rpcrdma.log_limits import limited_logger
 
@@ -156,7 +157,7 @@ class Copies:
         held = ExitStack()
         host = client.account.address
         for opened in (work.source, work.target):
-            held.callback(opened.held_by(host).let_by, host)
+            held.callback(let_by, held_by(opened, host), host)
         # The client may close the target while the copy writes to it; then others could be told that nobody does.
         held.enter_context(self._server.recalls.hold(work.target.node.key))
         copy = Copy(state, work, asked_by, handle, verifier, held)

@@ -1,5 +1,6 @@
 """What an open or a delegation keeps open (contract: ``keeping.pyi``; RFC 7530 section 16.16.5). Owns :class:`Descriptors`."""
 
+from nfsd.vfs.open_accounts cimport held_by, let_by
 from nfsd.vfs.records cimport OpenFile
 from nfsd.wire.nfs4 cimport OPEN4_SHARE_ACCESS_READ, OPEN4_SHARE_ACCESS_WRITE
 
@@ -10,9 +11,9 @@ cdef class Descriptors:
 
     cpdef int add(self, OpenFile opened, int access, caller) except -1:
         if access & OPEN4_SHARE_ACCESS_READ and self.read is None:
-            self.read, self.reader = opened.held_by(self.host), caller
+            self.read, self.reader = held_by(opened, self.host), caller
         if access & OPEN4_SHARE_ACCESS_WRITE and self.write is None:
-            self.write, self.writer = opened.held_by(self.host), caller
+            self.write, self.writer = held_by(opened, self.host), caller
         opened.let_go()
         return 0
 
@@ -23,10 +24,10 @@ cdef class Descriptors:
 
     cpdef int keep(self, int access) except -1:
         if not access & OPEN4_SHARE_ACCESS_READ and self.read is not None:
-            self.read.let_by(self.host)
+            let_by(self.read, self.host)
             self.read = None
         if not access & OPEN4_SHARE_ACCESS_WRITE and self.write is not None:
-            self.write.let_by(self.host)
+            let_by(self.write, self.host)
             self.write = None
         return 0
 
@@ -40,7 +41,7 @@ cdef class Descriptors:
         made.read, made.reader, made.write, made.writer = self.read, self.reader, self.write, self.writer
         for opened in (made.read, made.write):
             if opened is not None:
-                opened.held_by(self.host)
+                held_by(opened, self.host)
         return made
 
     def release(self):

@@ -20,7 +20,7 @@ from libc.string cimport memcpy, memset
 
 from nfsd.state.opens cimport OpenTable
 from nfsd.state.owners cimport OpenOwner
-from nfsd.state.records cimport ClientRecord, Delegation, OpenState
+from nfsd.state.records cimport ClientRecord, Delegation, OpenState, backchannel_usable, stateid_of
 from nfsd.v4.changes cimport store_change_info, wrong_name
 from nfsd.v4.native_compound cimport left, padded, room
 from nfsd.v4.owners cimport BEGUN, store_stateid
@@ -120,7 +120,8 @@ cdef class Opening(Errand):
 
 
 cdef Opening opening_of(object coroutine, Node node, NameChange change, size_t used):
-    cdef Opening made = Opening(coroutine)
+    cdef Opening made = Opening.__new__(Opening)
+    made.coroutine = coroutine
     made.node, made.change, made.used = node, change, used
     memset(made.shown, 0, sizeof(made.shown))
     return made
@@ -249,14 +250,16 @@ cdef class Nfs4Opens(NameChanges):
             opened.let_go()
             raise
         take_over(state, opened, opening.node, self.share, self.caller.credential, opening.credential.host)
-        reachable = owner.confirmed and self.server.callbacks.client_can_be_called(client)
+        reachable = owner.confirmed and (
+            backchannel_usable(client) if client.minor else self.server.callbacks.client_can_be_called(client)
+        )
         flags = rflags(state, reachable)
         # A v4.0 owner that must yet confirm may be a stray retransmission's.
         given = undelegated(want, reachable) if owner.confirmed else UNCONFIRMED
         if given is None:
             opening.coroutine = opening_delegated(self.asked(opening, name), opening.node, state, flags, patient=not created)
         else:
-            opening.result = state.stateid, flags, given
+            opening.result = stateid_of(state.seqid, state.other), flags, given
         return 0
 
     cdef int through(self, Opening opening, Arguments *arguments, Place place) except -1:

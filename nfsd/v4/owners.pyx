@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 
 from nfsd.state.files cimport FileState
 from nfsd.state.owners cimport SeqidOwner
-from nfsd.state.records cimport ClientRecord, OpenState
+from nfsd.state.records cimport ClientRecord, OpenState, stateid_of
 from nfsd.v4.native_compound cimport Arguments, left, room
 from nfsd.vfs.native_files cimport Standing, no
 from nfsd.vfs.records cimport Node
@@ -24,7 +24,6 @@ from rpcrdma.place cimport ANSWERED, DECLINED, WAITS, Place, load32, load64, sto
 from rpcrdma.rpc.work cimport Errand
 
 from nfsd.state import Nfs4Error
-from nfsd.state.types import Stateid
 from nfsd.v4 import locking
 from nfsd.v4.arrivals import arrive_as
 from nfsd.vfs.types import FileType
@@ -36,7 +35,7 @@ cdef object SPEAKER = None  # under which a caller's notes have, beside its expo
 
 
 cdef object stateid_in(const uint8_t *at):
-    return Stateid(load32(at), <bytes>at[4:stateid4_SIZE])
+    return stateid_of(load32(at), <bytes>at[4:stateid4_SIZE])
 
 
 cdef uint8_t *store_stateid(uint8_t *at, object stateid) except NULL:

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from nfsd.vfs.executor import Chain, Executor
+from nfsd.vfs.open_accounts import held_by, let_by
 from nfsd.vfs.syscalls import SYS_SIGNALFD4
 from nfsd.vfs.watches import FileId, Watches
 from rpcrdma.firewall import contain
@@ -81,7 +82,7 @@ class LeaseHold:
         """``host``: whose client it is."""
         self._lease: Lease | None = lease
         self._host = host
-        lease.opened.held_by(host)
+        held_by(lease.opened, host)
         self.on_break = on_break
         lease.holds.add(self)
 
@@ -90,7 +91,7 @@ class LeaseHold:
         lease, self._lease = self._lease, None
         if lease is not None:
             lease.holds.discard(self)
-            lease.opened.let_by(self._host)
+            let_by(lease.opened, self._host)
             if not lease.holds:
                 lease.give_up()
 

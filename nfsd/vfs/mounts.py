@@ -56,6 +56,7 @@ class Mount:
         "fsid",
         "inline",
         "journal",
+        "handle_prefix",
         "key_prefix",
         "kind",
         "lane",
@@ -91,6 +92,8 @@ class Mount:
         self.kind = kind
         """statfs's f_type."""
         self.fs_id = identity.fs_id
+        self.handle_prefix = export.id.to_bytes(8, "big", signed=True) + identity.fs_id
+        """The same for all its files, in what their handles are remembered by."""
         self.key_prefix = identity.key_prefix
         self.write_back = write_backs.of(identity.key_prefix, lane)
         """The file system's write verifier, the same in all exports."""

@@ -160,11 +160,11 @@ cdef class NativeLookup(NativeFiles):
     cdef bytes handle_of(self, mount, bytes kernel):
         """The NFS handle of a kernel handle: always the same, so it is worth remembering what took a hash to make.
         Remembered by what the mount is called, not by the mount, whose descriptor must go when nobody uses it."""
-        cdef tuple key = (mount.export.id, mount.fs_id, kernel)
+        cdef bytes key = <bytes>mount.handle_prefix + kernel
         cdef bytes handle = self.handles.get(key)
         if handle is None:
             handle = self.service.known.codec.encode(
-                key[0], key[1], int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
+                mount.export.id, mount.fs_id, int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
             )
             if len(self.handles) >= HANDLES:
                 self.handles.clear()

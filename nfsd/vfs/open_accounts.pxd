@@ -4,6 +4,10 @@ from nfsd.vfs.records cimport OpenFile
 from rpcrdma.parts cimport Part
 
 
+cpdef OpenFile held_by(OpenFile opened, str host)
+cpdef int let_by(OpenFile opened, str host) except -1
+
+
 cdef class Lane:
     cdef readonly long in_use
 

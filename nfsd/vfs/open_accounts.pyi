@@ -141,6 +141,12 @@ class Places:
     def _share(self, key: str, lane: int) -> Share: ...
     def _charge(self, share: Share) -> Share: ...
 
+def held_by(opened: OpenFile, host: str) -> OpenFile:
+    """The open file, with one count more, for a client of this host, which keeps it open for as long as it likes."""
+
+def let_by(opened: OpenFile, host: str) -> None:
+    """Drop one count of a client's of this host."""
+
 def oldest_idle(table: OrderedDict[OpenFile, None], lane: int | None) -> OpenFile | None:
     """The first of a table that nobody holds, of this export (None: any), and that need not be synchronised; otherwise
     the first that nobody holds. None if there is none among the first few."""

@@ -235,6 +235,18 @@ cdef class Places:
         return 0
 
 
+cpdef OpenFile held_by(OpenFile opened, str host):
+    opened.keep()
+    Places.hold((<Share?>opened.share).shares, opened, host)
+    return opened
+
+
+cpdef int let_by(OpenFile opened, str host) except -1:
+    Places.let((<Share?>opened.share).shares, opened, host)
+    opened.let_go()
+    return 0
+
+
 cpdef OpenFile oldest_idle(table, lane):
     cdef OpenFile best = None, opened
     for _ in range(min(len(table), LOOKS)):

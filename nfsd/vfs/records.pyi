@@ -139,10 +139,6 @@ class OpenFile:
         """Add one count; returns itself."""
     def release(self) -> None:
         """Drop one count."""
-    def held_by(self, host: str) -> Self:
-        """Add one count for a client of this host, which keeps it open for as long as it likes; returns itself."""
-    def let_by(self, host: str) -> None:
-        """Drop one count of a client's of this host."""
     def shut(self) -> None:
         """Close the descriptor: the open file is of no more use."""
 

@@ -263,15 +263,6 @@ cdef class OpenFile:
     def release(self):
         self.let_go()
 
-    def held_by(self, host):
-        self.keep()
-        self.share.shares.hold(self, host)
-        return self
-
-    def let_by(self, host):
-        self.share.shares.let(self, host)
-        self.let_go()
-
     def shut(self):
         cdef int fd = self.fd
         if fd >= 0 or fd == ELSEWHERE:

@@ -8,6 +8,7 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.vfs import shares as shares_module
+from nfsd.vfs.open_accounts import held_by, let_by
 from nfsd.vfs.types import Credential
 from tests.support.hosts import on_site
 from tests.support.nfs4 import Failed
@@ -49,11 +50,11 @@ def test_a_model_of_opens_by_many_hosts_agrees(tmp_path, kind, seed):
             host = chance.choice(HOSTS)
             if action == "keep":
                 opened = await service.open(credentials[host], chance.choice(nodes), read=True, write=False)
-                held.append((opened.held_by(host), host))
+                held.append((held_by(opened, host), host))
                 opened.release()
             elif action == "close" and held:
                 opened, owner = held.pop(chance.randrange(len(held)))
-                opened.let_by(owner)
+                let_by(opened, owner)
             elif action == "touch":
                 (await service.open(credentials[host], chance.choice(nodes), read=True, write=False)).release()
             elif action == "forget":
@@ -65,7 +66,7 @@ def test_a_model_of_opens_by_many_hosts_agrees(tmp_path, kind, seed):
             check(service, held)
         while held:
             opened, owner = held.pop(chance.randrange(len(held)))
-            opened.let_by(owner)
+            let_by(opened, owner)
             opened = None
             check(service, held)
         for node in nodes:
