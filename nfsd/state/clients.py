@@ -68,6 +68,7 @@ class Client(ClientRecord):
         host: str = "",
     ) -> None:
         self.engine = engine
+        self.clock, self.lease = engine.now, engine.limits.lease
         self.minor = minor
         """0: made by SETCLIENTID; 1: by EXCHANGE_ID (serves 4.1 and 4.2); NLM: of NFSv3's lock manager."""
         self.clientid = clientid

@@ -79,7 +79,7 @@ cdef class StateEntries:
         entry = self.entries.get(other)
         if entry is None or (<ClientRecord>entry.client).minor:
             entry = (<object>self).locate(other, None)  # says what is wrong with it
-        (<ClientRecord>entry.client).renew()
+        ClientRecord.renew(entry.client)
         if isinstance(entry, OpenState):
             return (<OpenState>entry).owner
         if isinstance(entry, LockState):

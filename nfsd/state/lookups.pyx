@@ -31,7 +31,7 @@ cdef class StateLookups:
         holder = <ClientRecord?>entry.client
         if holder.minor or seqid != entry.seqid or holder.courtesy or holder.unheard:
             return None
-        holder.lease_end = self.engine.now() + self.engine.limits.lease
+        ClientRecord.renew(holder)
         return entry
 
     cdef object opened_of(self, ClientRecord client, const uint8_t *stateid, bytes file_key, bint write):

@@ -19,6 +19,8 @@ cdef class Slot:
 
 
 cdef class ClientRecord:
+    cdef public object clock            # the engine's
+    cdef public double lease            # seconds
     cdef public int minor
     cdef public double lease_end
     cdef public bint courtesy

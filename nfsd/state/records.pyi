@@ -44,6 +44,10 @@ class Slot:
 class ClientRecord:
     """What every request of a client looks at: base of Client."""
 
+    clock: Callable[[], float]
+    """The engine's."""
+    lease: float
+    """Seconds."""
     minor: int
     lease_end: float
     courtesy: bool

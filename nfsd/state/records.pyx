@@ -72,8 +72,10 @@ cdef class ClientRecord:
     """What every request of a client looks at."""
 
     cpdef int renew(self) except -1:
+        self.lease_end = <double>self.clock() + self.lease
+        if not (self.courtesy or self.unheard):
+            return 0
         engine = (<object>self).engine
-        self.lease_end = engine.now() + engine.limits.lease
         if self.courtesy:
             self.courtesy = False
             engine.clients.room.came_back(self)

@@ -23,8 +23,6 @@ cdef class Sequencer:
     cdef object engine
     cdef object table
     cdef dict sessions
-    cdef object now             # the engine's clock
-    cdef double lease           # seconds
     # What the last request has come to, if its status was 0.
     cdef SessionRecord session
     cdef Slot slot
@@ -33,4 +31,3 @@ cdef class Sequencer:
 
     cdef int run(self, object connection, const SequenceRequest *request, uint32_t fingerprint) except -1
     cdef int note_slots(self, SessionRecord session, Slot slot, const SequenceRequest *request) except -1
-    cdef int renew(self, ClientRecord client) except -1

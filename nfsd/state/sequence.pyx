@@ -26,7 +26,6 @@ cdef class Sequencer:
         self.engine = engine
         self.table = table
         self.sessions = table.by_id
-        self.now, self.lease = engine.now, engine.limits.lease
 
     cdef int run(self, object connection, const SequenceRequest *request, uint32_t fingerprint) except -1:
         """Begin a request, renew the lease, and bind the connection's fore channel, unless the client's protection has it
@@ -63,7 +62,7 @@ cdef class Sequencer:
             self.table.bind_fore(connection, session)
         if verdict == NEW:
             self.note_slots(session, slot, request)
-        self.renew(session.client)
+        ClientRecord.renew(session.client)
         self.session, self.slot, self.verdict = session, slot, verdict
         return 0
 
@@ -76,14 +75,6 @@ cdef class Sequencer:
         elif request.slotid == session.highest_slotid and session.tells:
             self.table.budget.grow(session)
         slot.generation = session.generation
-        return 0
-
-    cdef int renew(self, ClientRecord client) except -1:
-        """As :meth:`Client.renew`, of which hardly ever more is to be done."""
-        if client.courtesy or client.unheard:
-            client.renew()
-        else:
-            client.lease_end = <double>self.now() + self.lease
         return 0
 
     def sequence(

@@ -117,7 +117,7 @@ cdef class NativeCompound(UnderWay):
     cdef int pause(self) except -1:
         return self.files.pause()
 
-    cdef bint guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1:
+    cdef int guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1:
         return changes_unguarded(arguments, arguments + size)
 
     cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:

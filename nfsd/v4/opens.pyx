@@ -191,8 +191,6 @@ cdef class Nfs4Opens(NameChanges):
             return BEGUN
         self.files.pause()  # Python code of the server runs as the server
         client = self.named_client(load64(arguments.at + 12))
-        if self.server.speakers.get(self.caller.transport) is not client:
-            self.server.heard(self.caller.transport, client)
         owner, replay = self.state.opens.begin40(client, self.owner, self.seqid)
         if replay is not None:
             arguments.at += opening.decode(PyMemoryView_FromMemory(<char *>arguments.at, left(arguments), PyBUF_READ))[1]

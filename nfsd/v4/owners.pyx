@@ -124,7 +124,8 @@ cdef class Nfs4Owners(PythonOperations):
 
     # -- v4.0: who it is, and whose turn ----------------------------------------------------------------------------
     cdef object named_client(self, uint64_t clientid):
-        """The client that an operation of v4.0 names; its lease is renewed. Raises STALE_CLIENTID, EXPIRED."""
+        """The client that an operation of v4.0 names, for whom the connection speaks; its lease is renewed. Raises
+        STALE_CLIENTID, EXPIRED."""
         cdef dict notes = self.caller.notes
         server, transport = self.server, self.caller.transport
         exports = server.exports
@@ -135,8 +136,10 @@ cdef class Nfs4Owners(PythonOperations):
             spoken = notes[SPEAKER] = exports.generation, exports.speaker(transport)
         client = server.speakers.get(transport)  # whom this connection has been found to speak for
         if client is None or client.clientid != clientid or client.expired or spoken[1] not in client.hosts:
-            return server.engine.clients.client40(clientid, spoken[1])
-        (<ClientRecord>client).renew()
+            client = server.engine.clients.client40(clientid, spoken[1])
+            server.heard(transport, client)
+        else:
+            ClientRecord.renew(client)
         return client
 
     cdef int take_turn(

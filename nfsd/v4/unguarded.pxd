@@ -3,4 +3,4 @@
 from libc.stdint cimport uint8_t
 
 
-cdef bint changes_unguarded(const uint8_t *at, const uint8_t *end) noexcept nogil
+cdef int changes_unguarded(const uint8_t *at, const uint8_t *end) noexcept nogil

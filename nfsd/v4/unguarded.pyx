@@ -7,22 +7,39 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.stdint cimport uint8_t
 
 from nfsd.wire.nfs4 cimport (
-    OP_ACCESS, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOOKUP, OP_PUTFH, OP_READ, OP_RENEW, READ4args_SIZE,
+    CLAIM_NULL, OPEN4_NOCREATE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ,
+    OP_RENEW, READ4args_SIZE, stateid4_SIZE,
 )
 from rpcrdma.octets cimport load32, padded
+from rpcrdma.rpc.native_program cimport AFTERWARDS, NEVER, UNDER_WAY
 
 
-cdef bint changes_unguarded(const uint8_t *at, const uint8_t *end) noexcept nogil:
-    """See the .pyi. One that does not decode here gets no further than to there."""
+cdef size_t opening(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """The octets of an OPEN of a file that is there, by its name, from its number on; 0: it is another one."""
+    cdef size_t size = 4 + 24
+    if end - at < <ssize_t>size:
+        return 0
+    size += padded(load32(at + size - 4))
+    if <size_t>(end - at) < size + 12 or load32(at + size) != OPEN4_NOCREATE or load32(at + size + 4) != CLAIM_NULL:
+        return 0
+    return size + 12 + padded(load32(at + size + 8))
+
+
+cdef int changes_unguarded(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """For how long the replay cache knows a COMPOUND. One that does not decode here gets no further than to there.
+
+    The owner of what is opened or closed keeps its last result (RFC 7530 section 9.1.9): one such operation in a COMPOUND
+    that changes nothing else needs no reply kept, but a retransmission must not meet its owner busy with it."""
     cdef size_t operations, length
+    cdef int known = NEVER
     if end - at < 4:
-        return False
+        return NEVER
     length = load32(at)
     if <size_t>(end - at) < 12 + padded(length):
-        return False
+        return NEVER
     at += 4 + padded(length)
     if load32(at):
-        return False
+        return NEVER
     operations = load32(at + 4)
     at += 8
     while operations and end - at >= 4:
@@ -42,18 +59,23 @@ cdef bint changes_unguarded(const uint8_t *at, const uint8_t *end) noexcept nogi
             length = 12
         elif load32(at) == OP_GETFH:
             length = 4
+        elif load32(at) == OP_CLOSE or load32(at) == OP_OPEN:
+            length = 8 + stateid4_SIZE if load32(at) == OP_CLOSE else opening(at, end)
+            if known or length == 0:
+                return AFTERWARDS
+            known = UNDER_WAY
         else:
-            return True
+            return AFTERWARDS
         if <size_t>(end - at) < length:
-            return False
+            return known
         at += length
-    return False
+    return known
 
 
 def unguarded(arguments):
     cdef Py_buffer octets
     PyObject_GetBuffer(arguments, &octets, PyBUF_SIMPLE)
     try:
-        return changes_unguarded(<const uint8_t *>octets.buf, <const uint8_t *>octets.buf + octets.len)
+        return changes_unguarded(<const uint8_t *>octets.buf, <const uint8_t *>octets.buf + octets.len) != NEVER
     finally:
         PyBuffer_Release(&octets)

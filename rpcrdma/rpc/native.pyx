@@ -25,7 +25,7 @@ from rpcrdma.rpc.call_header cimport FLAWLESS, call_header_t, read_call
 from rpcrdma.rpc.callers cimport Caller, Callers
 from rpcrdma.rpc.calls cimport copy_of, key_of_call
 from rpcrdma.rpc.ciphering cimport Ciphering, Opening, Sealing
-from rpcrdma.rpc.native_program cimport NativeProgram, NativeVersion, Waiting, waiting_call
+from rpcrdma.rpc.native_program cimport AFTERWARDS, NativeProgram, NativeVersion, Waiting, waiting_call
 from rpcrdma.rpc.replay cimport Entry, Peer, ReplayCache
 from rpcrdma.rpc.signed cimport LONGEST_HEAD, NONE, UNSIGNED, Known, Signed, is_protected
 from rpcrdma.rpc.work cimport Later, Unbegun, Work, kept_by
@@ -377,6 +377,7 @@ cdef class NativeCalls(Answerer):
         cdef bytes key = None
         cdef uint8_t *start = place.at
         cdef double then
+        cdef int guarded
         self.signed.head(place, load32(message))
         self.why = SIZE
         if not self.signed.protect(place):
@@ -385,7 +386,8 @@ cdef class NativeCalls(Answerer):
         self.why = BY_PROGRAM
         program = version.program
         program.shown, program.tally, place.begun = procedure, None, None
-        if program.guards(procedure, message + offset, size - offset):
+        guarded = program.guards(procedure, message + offset, size - offset)
+        if guarded == AFTERWARDS or (guarded and (self.replay.running or place.bulk != NULL)):
             key = key_of_call(
                 version.number, version.version, procedure, caller.digest, message, offset, size, place, self.peer
             )
@@ -394,10 +396,15 @@ cdef class NativeCalls(Answerer):
                 self.taken = self.signed
                 return DECLINED
         outcome = program.answer(caller, procedure, message + offset, size - offset, place, None)
-        if key is not None and outcome == ANSWERED:
-            self.replay.remember(key, self.peer.host, self.signed.plain(start, place))
         if outcome == ANSWERED:
+            if guarded == AFTERWARDS:
+                self.replay.remember(key, self.peer.host, self.signed.plain(start, place))
             self.signed.seal(place)
+        elif guarded and key is None:
+            # It is not over: until it is, a retransmission must find it.
+            key = key_of_call(
+                version.number, version.version, procedure, caller.digest, message, offset, size, place, self.peer
+            )
         then, self.clock = self.clock, nanoseconds() * 1e-9
         if outcome == ANSWERED:
             then = self.clock - then

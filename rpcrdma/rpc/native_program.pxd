@@ -11,6 +11,13 @@ from rpcrdma.rpc.tally cimport Latencies, Tally
 from rpcrdma.rpc.work cimport Work
 
 
+cdef enum:
+    # For how long the replay cache knows a call.
+    NEVER = 0
+    UNDER_WAY = 1       # as long as it is executed: what is left of it afterwards tells a retransmission by itself
+    AFTERWARDS = 2
+
+
 cdef class NativeProgram:
     """The procedures of one version of one program that can be answered directly."""
 
@@ -24,7 +31,7 @@ cdef class NativeProgram:
     cdef readonly Declined waited
     cdef Work work                  # what the call waits for that has just been answered so
 
-    cdef bint guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1
+    cdef int guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1
     cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept
     cdef int answer(self, Caller caller, uint32_t procedure, const uint8_t *arguments, size_t size, Place place,
                     Work brought) except -1

@@ -21,9 +21,9 @@ cdef class NativeProgram:
         self.declined = Declined()
         self.waited = Declined()
 
-    cdef bint guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1:
-        """Whether a call is under the replay cache."""
-        return (self.guarded >> procedure) & 1
+    cdef int guards(self, uint32_t procedure, const uint8_t *arguments, size_t size) except -1:
+        """For how long the replay cache knows a call."""
+        return AFTERWARDS if (self.guarded >> procedure) & 1 else NEVER
 
     cdef int reason(self, uint32_t procedure, uint32_t *row) noexcept:
         """Why the present call is declined (:mod:`rpcrdma.declined`); ``row``: to be counted there."""

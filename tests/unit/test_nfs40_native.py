@@ -1,5 +1,6 @@
 """NFSv4.0 answered natively: clients are told by stateids and owners, retransmissions by the RPC replay cache."""
 
+import asyncio
 import os
 
 import pytest
@@ -88,12 +89,13 @@ def test_a_retransmission_is_answered_from_the_replay_cache(tmp_path):
         stateid, handle = await opened(both)
         root = await changeable(both)
         seqid = next_seqid(both, b"owner")
+        opening_and_more = opening(both, b"a", owner=b"owner", seqid=seqid), p.OP_PUTROOTFH
         for message, again in (
             (
                 both.message(0, putfh(handle), write(stateid, 0, b"AAAA")),
                 lambda: (both.path / "a").write_bytes(b"more"),
             ),
-            (both.message(0, putfh(root), opening(both, b"a", owner=b"owner", seqid=seqid)), lambda: None),
+            (both.message(0, putfh(root), *opening_and_more), lambda: None),
             (both.message(0, putfh(root), remove(b"a")), (both.path / "a").touch),
         ):
             answered = both.answered
@@ -143,6 +145,55 @@ def test_what_changes_nothing_is_not_remembered(tmp_path):
     v40(tmp_path, scenario)
 
 
+def test_what_an_owner_remembers_the_replay_cache_does_not(tmp_path):
+    async def scenario(both):
+        await opened(both)
+        root, cache = await handle_of(both), both.dispatcher.replay
+        seqid, before = next_seqid(both, b"owner"), len(cache)
+        asked = putfh(root), opening(both, b"a", owner=b"owner", seqid=seqid), p.OP_GETFH, access(0x2D), getattr_()
+        message = both.message(0, *asked)
+        replied = await both.direct.call(None, message)
+        _, results = Client4.parse(replied)
+        stateid, handle = results[1][1].resok4.stateid, results[2][1].resok4.object
+        assert await both.direct.call(None, message) == replied
+        message = both.message(0, putfh(handle), getattr_(), closing(stateid, seqid + 1))
+        replied = await both.direct.call(None, message)
+        assert status_of(replied) == 0
+        assert await both.direct.call(None, message) == replied
+        assert (len(cache), next_seqid(both, b"owner")) == (before, seqid + 2)
+        # Of two such operations their owner has but one result.
+        twice = [opening(both, b"a", owner=b"owner", seqid=seqid + number) for number in (2, 3)]
+        message = both.message(0, putfh(root), twice[0], putfh(root), twice[1])
+        replied = await both.direct.call(None, message)
+        assert (status_of(replied), len(cache)) == (0, before + 1)
+        assert await both.direct.call(None, message) == replied
+
+    v40(tmp_path, scenario)
+
+
+def test_a_retransmission_meets_an_open_that_waits(tmp_path):
+    async def scenario(both):
+        await opened(both)
+        handle = await handle_of(both)
+        (both.path / "b").write_bytes(b"content")
+        await handle_of(both, b"b")
+        seqid, root = next_seqid(both, b"owner"), await both.server.service.root(both.server.service.exports.exports[0])
+        async with stalled(both.server.service, root, tmp_path):
+            message = both.message(0, putfh(handle), opening(both, b"b", owner=b"owner", seqid=seqid))
+            both.direct.send(message)
+            await until(lambda: len(both.dispatcher.held) == 1)
+            both.direct.send(message)
+            both.direct.send(both.message(0, putfh(handle), getattr_(LINUX)))
+            await asyncio.sleep(0)
+        replies = [await both.direct.reply(), await both.direct.reply()]
+        assert [status_of(reply) for reply in replies] == [0, 0]
+        assert replies[0][:4] != replies[1][:4]  # the retransmission finds the call under way, on its own connection
+        assert next_seqid(both, b"owner") == seqid + 1
+        assert await both.direct.call(None, message) in replies
+
+    v40(tmp_path, scenario, "disk")
+
+
 def test_which_compounds_the_replay_cache_protects():
     client = Client4(None, 0)
     root = p.OP_PUTROOTFH
@@ -155,6 +206,10 @@ def test_which_compounds_the_replay_cache_protects():
         p.OP_GETFH,
     ]
     changing = write(p.stateid4(0, bytes(12)), 0, b"data")
+    args = p.OPEN4args(
+        1, 1, 0, p.open_owner4(7, b"owner"), p.openflag4(p.opentype4.OPEN4_NOCREATE),
+        p.open_claim4(p.open_claim_type4.CLAIM_NULL, file=b"name"),
+    )  # fmt: skip
     for minor in (0, 1, 2):
         client.minor = minor
         for tag in (b"", b"tag", b"x" * 1000):
@@ -163,6 +218,8 @@ def test_which_compounds_the_replay_cache_protects():
                 ([*harmless, changing], True),
                 ([changing], True),
                 ([root], True),
+                ([*harmless, (p.OP_OPEN, args), *harmless], True),
+                ([*harmless, closing(p.stateid4(0, bytes(12)), 1), *harmless], True),
             ):
                 message = memoryview(client.message(*operations, tag=tag))[OPERATIONS_AT - 12 :]
                 assert unguarded(message) == (may_change and minor == 0)
