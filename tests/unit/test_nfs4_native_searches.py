@@ -1,21 +1,28 @@
 """Who may open a file by its name is for the kernel to say, also where it is not asked each time."""
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import random
 import struct
+import subprocess
+from pathlib import Path
 
 import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.vfs.change import SETTLE_NS
 from tests.support.nfs4 import Client4
-from tests.support.nfs4_native import handle_of
+from tests.support.nfs4_native import handle_of, run
 from tests.unit.test_nfs4_native import CALLERS, on, putfh
 from tests.unit.test_nfs4_native_opens import next_seqid, opening
 
 OK, ACCESS = p.NFS4_OK, p.NFS4ERR_ACCESS
 ALICE, BOB = (1001, 1001), (1002, 1002)
+OPEN_TREE, MOVE_MOUNT, MOUNT_SETATTR = 428, 429, 442
+OPEN_TREE_CLONE, MOVE_MOUNT_F_EMPTY_PATH, MOUNT_ATTR_IDMAP = 1, 4, 0x100000
+AT_EMPTY_PATH, MNT_DETACH = 0x1000, 2
 
 
 def switches(both):
@@ -104,3 +111,59 @@ def test_an_access_list_counts_at_once(kind, tmp_path):
         assert await opened(both, directory, BOB) == OK
 
     on(kind, tmp_path, 1, scenario)
+
+
+@contextlib.contextmanager
+def shut_to_root(place):
+    """A directory with a file, which the group 1001 may search and the server may not: an idmapped mount knows no owner of
+    it, and root's capabilities are good for files whose owners are known (capabilities(7), mount_setattr(2))."""
+    below, above = place / "below", place / "above"
+    below.mkdir()
+    above.mkdir()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.mount(b"none", os.fsencode(below), b"tmpfs", 0, b"size=4m,mode=755"):
+        pytest.skip("nothing may be mounted here")
+    try:
+        (below / "d").mkdir()
+        (below / "d" / "a").write_bytes(b"content")
+        (below / "d" / "a").chmod(0o644)
+        os.chown(below / "d", 5000, 1001)
+        (below / "d").chmod(0o710)
+        sleeping = subprocess.Popen(["unshare", "--user", "sh", "-c", "echo; exec sleep 60"], stdout=subprocess.PIPE)
+        with sleeping:
+            sleeping.stdout.readline()
+            for ids in ("uid_map", "gid_map"):
+                Path(f"/proc/{sleeping.pid}/{ids}").write_text("0 0 4000\n")
+            tree = libc.syscall(OPEN_TREE, -100, os.fsencode(below), OPEN_TREE_CLONE)
+            namespace = os.open(f"/proc/{sleeping.pid}/ns/user", os.O_RDONLY)
+            mapped = struct.pack("=4Q", MOUNT_ATTR_IDMAP, 0, 0, namespace)
+            refused = libc.syscall(MOUNT_SETATTR, tree, b"", AT_EMPTY_PATH, mapped, len(mapped))
+            refused = refused or libc.syscall(MOVE_MOUNT, tree, b"", -100, os.fsencode(above), MOVE_MOUNT_F_EMPTY_PATH)
+            os.close(namespace)
+            os.close(tree)
+            sleeping.kill()
+        if refused:
+            pytest.skip("no idmapped mounts here")
+        try:
+            yield above
+        finally:
+            libc.umount2(os.fsencode(above), MNT_DETACH)
+    finally:
+        libc.umount2(os.fsencode(below), MNT_DETACH)
+
+
+@pytest.mark.parametrize("minor", [0, 1])
+def test_what_the_server_may_not_search_is_searched_as_the_caller_each_time(tmp_path, minor):
+    async def scenario(both):
+        with pytest.raises(PermissionError):
+            (both.path / "d" / "a").stat()
+        directory = await handle_of(both, b"d")
+        await settled()
+        for _ in range(3):
+            before = switches(both)
+            assert await opened(both, directory, ALICE) == OK
+            assert switches(both) > before
+            assert await opened(both, directory, BOB) == ACCESS
+
+    with shut_to_root(tmp_path) as path:
+        run(str(path), tmp_path, minor, scenario)
