@@ -22,6 +22,7 @@ cdef class KeptReplies:
     cdef size_t mask            # of a hash; that and one more are the slots
     cdef readonly size_t count
 
+    cdef size_t table_octets(self) noexcept
     cdef slot_t *slot_of(self, bytes key) noexcept
     cdef kept_t *find(self, bytes key) noexcept
     cdef kept_t *add(self, bytes key, bytes reply, tuple cuts) except NULL

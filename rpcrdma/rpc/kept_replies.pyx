@@ -53,6 +53,9 @@ cdef class KeptReplies:
                 free(self.slots[at].kept)
         free(self.slots)
 
+    cdef size_t table_octets(self) noexcept:
+        return (self.mask + 1) * sizeof(slot_t)
+
     cdef slot_t *slot_of(self, bytes key) noexcept:
         """The slot of this key's reply, or the free one where that would be."""
         cdef size_t key_hash = <size_t>hash(key), at = key_hash & self.mask

@@ -52,6 +52,7 @@ cdef class Share:
 
 cdef class ReplayCache:
     cdef readonly size_t max_bytes
+    cdef readonly size_t room       # of that, for entries: without their table
     cdef readonly size_t size
     cdef public size_t hits
     cdef size_t added           # entries, so far

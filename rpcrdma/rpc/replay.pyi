@@ -11,7 +11,13 @@ Key = bytes
 its arguments (over TCP and UDP, of long ones the beginning and the end)."""
 
 ENTRY_COST: int
-"""Octets an entry is taken to need besides its reply."""
+"""Octets an entry is taken to need besides its reply: its record, the longest key, and what the C library adds."""
+
+HOST_COST: int
+"""Octets that what is known of a host is taken to need, as long as it has entries."""
+
+CUT_COST: int
+"""Octets for each payload in a reply."""
 
 class Peer:
     """Who retransmits from here: on TCP and UDP that is an address with its port, which clients keep; on RDMA the port
@@ -63,11 +69,13 @@ class Passed:
         """Nobody needs the message any more; if nobody has begun with the call, nobody will."""
 
 class ReplayCache:
-    """Bounded in octets, :data:`ENTRY_COST` for each entry among them; for want of room the host that holds the most
+    """Bounded in octets, its table, :data:`ENTRY_COST` for each entry and :data:`HOST_COST` for each host among them; for want of room the host that holds the most
     loses what was finished longest ago. Nothing is given out after ``ttl`` seconds: by then no client retransmits, while
     XIDs may have been used anew."""
 
     max_bytes: int
+    room: int
+    """Of these, for entries and hosts."""
     hosts: int
     """Peers' hosts of which anything is kept."""
     size: int

@@ -47,8 +47,8 @@ from rpcrdma.rpc.program import RpcReply
 from rpcrdma.xdr.payload import Payload
 
 Key = bytes
-ENTRY_COST = 500
-cdef size_t entry_cost = ENTRY_COST
+ENTRY_COST, HOST_COST, CUT_COST = 176, 800, 200
+cdef size_t entry_cost = ENTRY_COST, host_cost = HOST_COST, cut_cost = CUT_COST
 
 cdef enum:
     KEY_HEAD = 40
@@ -58,6 +58,7 @@ cdef enum:
     SWEPT_EACH = 8          # entries that are added between two looks for expired ones
     SWEPT = 16              # hosts looked at then
     SWEPT_OF_ONE = 8
+    LEAST_OF_ALL = 264      # octets of max_bytes for each entry that there may be, with its part of the table
 
 
 cdef class Peer:
@@ -232,7 +233,8 @@ cdef class ReplayCache:
         self.max_bytes = max_bytes
         self.ttl, self.clock = ttl, clock
         self.running = {}
-        self.finished = KeptReplies(self.max_bytes // entry_cost)
+        self.finished = KeptReplies(self.max_bytes // LEAST_OF_ALL)
+        self.room = self.max_bytes - self.finished.table_octets()
         self.shares = {}
         self.order = deque()
         # A plain dict finds its oldest item ever more slowly as the ones before it go.
@@ -313,7 +315,7 @@ cdef class ReplayCache:
 
     cdef int keep(self, bytes key, object host, bytes reply, tuple cuts) except -1:
         cdef double now = now_of(self)
-        cdef size_t cost = PyBytes_GET_SIZE(reply) + entry_cost
+        cdef size_t own = entry_cost + PyBytes_GET_SIZE(reply) + cut_cost * len(cuts)
         cdef Share share = self.shares.get(host)
         cdef kept_t *kept
         if share is None:
@@ -325,23 +327,24 @@ cdef class ReplayCache:
             self.drop_expired(share, now, self.finished.count)
         # First the room for it: in a full cache, sizes would else go up and down with each entry, over a power of two
         # that is the bound, and shares from level to level.
-        while self.size + cost > self.max_bytes and self.size:
+        while self.size and self.size + own + (host_cost if share.oldest == NULL else 0) > self.room:
             # Most often the host itself is one of those that hold the most.
             self.drop_oldest(share if share.size and share.level == self.top else self.largest())
         kept = self.finished.add(key, reply, cuts)
         kept.expires = now + self.ttl
         if share.oldest == NULL:
+            own += host_cost
             share.oldest = kept
         else:
             share.newest.newer = kept
         share.newest = kept
-        self.account(share, cost, True)
+        self.account(share, own, True)
         self.added += 1
         if self.added % SWEPT_EACH == 0:
             self.sweep(now)
         elif share.oldest.expires <= now:
             self.drop_oldest(share)
-        while self.size > self.max_bytes:
+        while self.size > self.room:
             self.drop_oldest(self.largest())
         return 0
 
@@ -372,8 +375,10 @@ cdef class ReplayCache:
 
     cdef int drop_oldest(self, Share share) except -1:
         cdef kept_t *oldest = share.oldest
-        cdef size_t cost = oldest.reply_size + entry_cost
+        cdef size_t cost = entry_cost + oldest.reply_size + cut_cost * len(cuts_of(oldest))
         share.oldest = oldest.newer
+        if share.oldest == NULL:
+            cost += host_cost
         self.finished.drop(oldest)
         return self.account(share, cost, False)
 

@@ -10,12 +10,21 @@ import pytest
 from rpcrdma.rpc.dispatch import NO_REPLY, Dispatcher
 from rpcrdma.rpc.messages import accept_stat
 from rpcrdma.rpc.program import Call, DropCall, Procedure, Program, RpcReply
-from rpcrdma.rpc.replay import ENTRY_COST, Peer, ReplayCache, join_reply, make_key
+from rpcrdma.rpc.replay import ENTRY_COST, HOST_COST, Peer, ReplayCache, join_reply, make_key
 from rpcrdma.xdr import DDP, Payload, opaque, struct, uint32
 from tests.rfc.plugin import covers
 from tests.unit.rpc_support import NONE, FakeTransport, Replies, auth_sys, call
 
 PEER = Peer(FakeTransport())
+
+
+def octets_for(entries: int, hosts: int = 1) -> int:
+    """The memory in which there is room for so many replies of 28 octets."""
+    wanted = entries * (ENTRY_COST + 28) + hosts * HOST_COST
+    octets = wanted
+    while ReplayCache(max_bytes=octets).room < wanted:
+        octets += 16
+    return octets
 
 
 @struct
@@ -189,7 +198,7 @@ def test_what_failed_inside_is_tried_again_and_those_who_waited_are_told() -> No
 
 def test_bounds_forget_the_oldest_but_never_what_is_executing() -> None:
     async def main() -> None:
-        cache = ReplayCache(max_bytes=3 * (ENTRY_COST + 28))
+        cache = ReplayCache(max_bytes=octets_for(3))
         counter = Counter(cache)
         gate = counter.gate = asyncio.Event()
         waiting = counter.send(FakeTransport(), call(0, xid=0))
@@ -197,7 +206,7 @@ def test_bounds_forget_the_oldest_but_never_what_is_executing() -> None:
         for xid in range(1, 11):
             counter.send(FakeTransport(), call(0, xid=xid))
         assert len(cache) == 4
-        assert cache.size == 3 * (ENTRY_COST + 28)
+        assert cache.size == 3 * (ENTRY_COST + 28) + HOST_COST
         assert counter.send(FakeTransport(), call(0, xid=0)).all == []
         assert count_of(counter.send(FakeTransport(), call(0, xid=10))) == 11
         assert counter.count == 11
@@ -211,7 +220,7 @@ def test_bounds_forget_the_oldest_but_never_what_is_executing() -> None:
 
 
 def test_one_host_does_not_push_out_what_another_has_done() -> None:
-    cache = ReplayCache(max_bytes=100 * (ENTRY_COST + 28))
+    cache = ReplayCache(max_bytes=octets_for(100, hosts=2))
     counter = Counter(cache)
     for xid in range(10):
         counter.send(FakeTransport("192.0.2.7"), call(0, xid=xid))
@@ -226,7 +235,7 @@ def test_one_host_does_not_push_out_what_another_has_done() -> None:
 
 
 def test_of_hosts_that_hold_much_the_one_that_calls_makes_the_room() -> None:
-    cache = ReplayCache(max_bytes=100 * (ENTRY_COST + 28))
+    cache = ReplayCache(max_bytes=octets_for(100, hosts=2))
     counter = Counter(cache)
     for host in ("192.0.2.7", "192.0.2.8"):
         for xid in range(50):
@@ -239,7 +248,7 @@ def test_of_hosts_that_hold_much_the_one_that_calls_makes_the_room() -> None:
 
 
 def test_addresses_of_one_ipv6_network_have_one_share() -> None:
-    cache = ReplayCache(max_bytes=100 * (ENTRY_COST + 28))
+    cache = ReplayCache(max_bytes=octets_for(100, hosts=2))
     counter = Counter(cache)
     counter.send(FakeTransport("2001:db8:1::7"), call(0, xid=7))
     for number in range(1000):
@@ -250,7 +259,7 @@ def test_addresses_of_one_ipv6_network_have_one_share() -> None:
 
 def test_thousands_of_hosts_cost_no_more_than_their_entries() -> None:
     clock = [0.0]
-    cache = ReplayCache(max_bytes=100 * (ENTRY_COST + 28), clock=lambda: clock[0])
+    cache = ReplayCache(max_bytes=octets_for(100, hosts=100), clock=lambda: clock[0])
     counter = Counter(cache)
     for number in range(20_000):
         clock[0] += 0.001
@@ -265,7 +274,7 @@ def test_thousands_of_hosts_cost_no_more_than_their_entries() -> None:
 
 
 def test_a_host_that_holds_little_keeps_it_whoever_else_comes() -> None:
-    cache = ReplayCache(max_bytes=1000 * (ENTRY_COST + 28))
+    cache = ReplayCache(max_bytes=octets_for(1000, hosts=21))
     counter = Counter(cache)
     counter.send(FakeTransport("192.0.2.200"), call(0, xid=99))
     for number in range(50_000):  # 20 hosts, who have 50 entries each in the end
@@ -275,7 +284,7 @@ def test_a_host_that_holds_little_keeps_it_whoever_else_comes() -> None:
 
 def test_a_call_again_after_its_reply_has_expired_is_executed_and_kept_anew() -> None:
     clock = [0.0]
-    cache = ReplayCache(max_bytes=4 * (ENTRY_COST + 28), ttl=120, clock=lambda: clock[0])
+    cache = ReplayCache(max_bytes=octets_for(4), ttl=120, clock=lambda: clock[0])
     counter = Counter(cache)
     counter.send(FakeTransport(), call(0))
     clock[0] = 121.0
@@ -283,13 +292,13 @@ def test_a_call_again_after_its_reply_has_expired_is_executed_and_kept_anew() ->
     for xid in range(2, 5):
         counter.send(FakeTransport(), call(0, xid=xid))
     assert count_of(counter.send(FakeTransport(), call(0))) == 2
-    assert cache.size == 4 * (ENTRY_COST + 28)
+    assert cache.size == 4 * (ENTRY_COST + 28) + HOST_COST
 
 
 def test_each_reply_is_found_until_its_turn_to_go_has_come() -> None:
     """However the replies lie in the table: some stand where others would stand first, and move when those go."""
     most = 120
-    cache = ReplayCache(max_bytes=most * (ENTRY_COST + 28))
+    cache = ReplayCache(max_bytes=octets_for(most))
     transport = FakeTransport()
     kept: deque[bytes] = deque(maxlen=most)
     gone: deque[bytes] = deque(maxlen=most)
@@ -311,7 +320,7 @@ def test_each_reply_is_found_until_its_turn_to_go_has_come() -> None:
 
 
 def test_the_bound_in_octets() -> None:
-    cache = ReplayCache(max_bytes=5 * (ENTRY_COST + 28))
+    cache = ReplayCache(max_bytes=octets_for(5))
     counter = Counter(cache)
     for xid in range(20):
         counter.send(FakeTransport(), call(0, xid=xid))
@@ -328,7 +337,7 @@ def test_replies_expire_since_xids_are_used_anew() -> None:
     assert count_of(counter.send(FakeTransport(), call(0))) == 1
     clock[0] = 121.0
     assert count_of(counter.send(FakeTransport(), call(0))) == 2
-    assert cache.size == ENTRY_COST + 28
+    assert cache.size == ENTRY_COST + 28 + HOST_COST
     clock[0] = 500.0
     counter.send(FakeTransport(), call(0, xid=9))
     assert len(cache) == 1
