@@ -115,8 +115,8 @@ def test_an_access_list_counts_at_once(kind, tmp_path):
 
 @contextlib.contextmanager
 def shut_to_root(place):
-    """A directory with a file, which the group 1001 may search and the server may not: an idmapped mount knows no owner of
-    it, and root's capabilities are good for files whose owners are known (capabilities(7), mount_setattr(2))."""
+    """A directory with a file, which the group 1001 may search and the server may not. An idmapped mount does not know
+    its owner, and root's capabilities are good for files whose owners are known (capabilities(7), mount_setattr(2))."""
     below, above = place / "below", place / "above"
     below.mkdir()
     above.mkdir()
