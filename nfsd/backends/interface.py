@@ -36,6 +36,7 @@ from typing import Final, NamedTuple, Protocol
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.posix_acl import Acls
 from nfsd.vfs.records import Credential, Node, OpenFile
+from nfsd.vfs.stored_files import StoredDirectories
 from nfsd.vfs.types import Features as Features
 from nfsd.vfs.types import FileSystemStatus, FileType, LocalLock, OwnerQuota, PathLimits, SetAttributes
 
@@ -313,12 +314,24 @@ class NameStore(Protocol):
         Without ``looks`` none are needed."""
 
 
+class WorkedNameStore(NameStore, Protocol):
+    """What is ``names`` of few stores."""
+
+    @property
+    def native(self) -> StoredDirectories:
+        """Where workers look names up, make regular files and remove names themselves, as :meth:`lookup`, :meth:`make`
+        and :meth:`remove` would. The store is ``shared``, so that nothing is delegated. A sync of a directory has the
+        files on disk, too, that were made in it so."""
+
+
 class DataStore(Protocol):
     """What is in files, and their attributes."""
 
     async def open(self, credential: Credential | None, node: Node, access: int) -> object:
         """A caller is about to read (1), write (2) or both (3). EACCES. Until :meth:`closed` has been told as often,
-        the file can be used, even without a name. Returns what the store likes: it is ``opened.stored`` meanwhile."""
+        the file can be used, even without a name. Returns what the store likes: it is ``opened.stored`` meanwhile. What
+        is a :class:`nfsd.vfs.stored_files.StoredFile` workers read and write for clients, and never :meth:`read` and
+        :meth:`write`, which are for copies then."""
 
     def closed(self, node: Node, stored: object) -> None:
         """One that was opened, for which this was returned, is closed."""
@@ -330,15 +343,19 @@ class DataStore(Protocol):
     async def write(self, opened: OpenFile, offset: int, data: memoryview) -> Made:
         """Write, as ``opened.credential``. Returns the octets written."""
 
-    async def write_all(self, writes: Sequence[Write]) -> list[Made | Exception]:
-        """Write to one file, one behind the other, whatever becomes of each."""
-
     async def sync(self, node: Node) -> None:
         """What has been done to the file so far, or to the directory's names, outlasts a crash."""
 
     async def set_attributes(self, credential: Credential | None, node: Node, changes: SetAttributes) -> Made:
         """Set attributes, all or none. Whether this caller may set the size has been checked. None: the server
         itself."""
+
+
+class TrainStore(DataStore, Protocol):
+    """Of files that are no :class:`nfsd.vfs.stored_files.StoredFile`."""
+
+    async def write_all(self, writes: Sequence[Write]) -> list[Made | Exception]:
+        """Write to one file, one behind the other, whatever becomes of each."""
 
 
 class Store(Backend, Protocol):

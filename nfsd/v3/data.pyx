@@ -216,6 +216,8 @@ cdef class Nfs3Data(Nfs3Attributes):
         cdef Transfer transfer = <Transfer?>(brought if brought.earlier is None else brought.earlier)
         cdef int error
         if brought is transfer:
+            if not self.files.was_written(transfer):
+                return self.need(OPENING, node, standing)
             error = self.files.have_written(transfer)
             if error == 0 and stable != UNSTABLE and not node.export.asynchronous:
                 return self.waits(self.files.to_sync_written(transfer), transfer, node, standing)

@@ -165,16 +165,15 @@ cdef class Nfs3Names(NativeProgram):
     cdef int refused(self, uint32_t procedure, int error, Node node, Node other, Place place) except -1:
         """The failure that an errno stands for, after nothing has been done. AGAIN where a name leads elsewhere by now;
         GENERAL where it does so each time."""
-        cdef statx_t status
         if error == ESTALE and self.have is not None and self.have.tries < TRIES:
             self.have.tries += 1
             return AGAIN
         if error == ESTALE or error == EINTR:
             return GENERAL
         if error == ENOENT:  # or is it a directory that is gone?
-            if procedure != NFSPROC3_LINK and not self.files.look(node, &status):
+            if procedure != NFSPROC3_LINK and self.files.is_gone(node):
                 error = ESTALE
-            elif other is not None and not self.files.look(other, &status):
+            elif other is not None and self.files.is_gone(other):
                 error = ESTALE
         return self.fail(procedure, status_in(error), node, other, place)
 
@@ -266,7 +265,7 @@ cdef class Nfs3Names(NativeProgram):
             )
         if error == ENOENT:
             self.absent += 1
-            error = 0 if self.files.look(directory, &after) else ESTALE
+            error = 0 if self.files.look_around(directory, &after) else ESTALE
             return self.failed(
                 NFSPROC3_LOOKUP, NFS3ERR_STALE if error else NFS3ERR_NOENT, directory, NULL if error else &after,
                 None, NULL, place,
@@ -274,7 +273,7 @@ cdef class Nfs3Names(NativeProgram):
         if node is None:
             return self.fail(NFSPROC3_LOOKUP, status_in(error), directory, None, place)
         return self.store_found(
-            node, &status, directory, &after if self.files.look(directory, &after) else NULL, place
+            node, &status, directory, &after if self.files.look_around(directory, &after) else NULL, place
         )
 
     cdef int store_found(self, Node node, statx_t *status, Node directory, statx_t *after, Place place) except -1:

@@ -332,6 +332,9 @@ cdef class Nfs4Data(Nfs4Locks):
         cdef Transfer transfer = <Transfer?>(brought if isinstance(brought, Transfer) else brought.earlier)
         cdef int error
         if brought is transfer:
+            if not self.files.was_written(transfer):
+                self.special = False  # its delegations have been asked about
+                return self.not_opened(True, place)
             error = self.files.have_written(transfer)
             if error == 0 and stable != UNSTABLE4 and not transfer.opened.node.export.asynchronous:
                 return self.wait_for(self.files.to_sync_written(transfer), transfer)

@@ -158,7 +158,7 @@ cdef class FileHandles(Nfs4Directories):
             return self.fail(NFS4ERR_BADXDR, place)
         if not room(place, 8):
             return no(self.files, SIZE)
-        if brought is not None and type(brought) is not Walk:
+        if brought is not None and not isinstance(brought, Walk):
             if (<Errand?>brought).error is not None:
                 return self.not_brought(<Errand>brought, place)
             self.arrived((<Errand>brought).result)
@@ -179,7 +179,7 @@ cdef class FileHandles(Nfs4Directories):
             if node is None:
                 if error == 0 and brought is None and self.files.needs is not None:
                     return self.wait_for(self.files.needs, None)
-                if error == 0 or error == ESTALE or (error == ENOENT and not self.files.look(self.current, &self.status)):
+                if error == 0 or error == ESTALE or (error == ENOENT and self.files.is_gone(self.current)):
                     return self.to_look_up(&name)
                 return self.fail(status_in(error), place)
             self.go(node)  # on the same mount: in the same export

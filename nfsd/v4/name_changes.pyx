@@ -130,12 +130,9 @@ cdef class NameChanges(Nfs4Changes):
         """The failure that an errno stands for, after nothing has been done. DECLINED where another attempt may do: where
         descriptors are short (the kernel's count some that the server has just let go of), where a name leads elsewhere by
         now."""
-        cdef statx_t status
         if error == EMFILE or error == ENFILE or error == ESTALE or error == EINTR:
             return no(self.files, FAILED)
-        if error == ENOENT and not (
-            self.files.look(directory, &status) and (other is None or self.files.look(other, &status))
-        ):
+        if error == ENOENT and (self.files.is_gone(directory) or (other is not None and self.files.is_gone(other))):
             error = ESTALE  # it is a directory that is gone
         return self.fail(status_in(error), place)
 

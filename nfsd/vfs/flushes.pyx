@@ -110,7 +110,11 @@ cdef class Sync(Sharer):
     cdef bint found(self) except -1:
         """Whether there is a descriptor for it."""
         cdef OpenFile opened
-        if self.node.inline or self.node.fd < 0 or self.node.export.asynchronous:
+        if self.node.inline or self.node.export.asynchronous:
+            return False
+        if self.node.mount.stored_names is not None:
+            return True  # whose sync always waits
+        if self.node.fd < 0:
             return False  # without a descriptor it is a store's
         if self.opened is not None:
             return True
@@ -130,7 +134,11 @@ cdef class Sync(Sharer):
         return True
 
     cdef Job depart(self, GroupSync group):
-        cdef Fsync job = Fsync.__new__(Fsync)
+        cdef Fsync job
+        if self.node.mount.stored_names is not None:
+            self.service.stable.sync_stored(self.node, group.finished)
+            return None
+        job = Fsync.__new__(Fsync)
         job.executor, job.lane, job.host = self.service.chains.executor, self.node.mount.lane, self.host
         job.group, job.write_back = group, self.node.write_back
         job.add(self.node.inode.unstable or [self.opened])

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nfsd.exported import Export
+from nfsd.vfs.stored_files import StoredDirectories
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC, XFS_MAGIC, Naming
 from nfsd.vfs.types import Features
@@ -63,6 +64,7 @@ class Mount:
         "mnt_id",
         "mounted_on_fileid",
         "naming",
+        "stored_names",
         "sync",
         "write_back",
     )
@@ -115,6 +117,8 @@ class Mount:
         """Whether all changes go through one journal, in order (see ``has_journal``); None: not yet asked."""
         self.creates_whole: bool | None = None
         """Whether a new file and its name reach the disk together (see ``creates_whole``); None: not yet asked."""
+        self.stored_names: StoredDirectories | None = None
+        """Of a store, if workers look up and change its names themselves."""
         self.features: Features | None = None
         """What its files can have; None: not yet asked."""
 

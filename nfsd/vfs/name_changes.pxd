@@ -7,6 +7,7 @@ from nfsd.vfs.native_files cimport NAME_MAX, changes_t
 from nfsd.vfs.executor cimport Job
 from nfsd.vfs.kernel cimport kernel_handle_t
 from nfsd.vfs.records cimport Inode, Node, OpenFile
+from nfsd.vfs.stored_files cimport StoredDirectories, key_t, stored_names_t
 
 cdef enum Kind:
     MAKE_FILE
@@ -50,6 +51,9 @@ ctypedef struct name_change_t:
     statx_t old_before          # of a rename's old one, if it is another
     statx_t old_after
     statx_t status              # of the file that was made or has got a name, or of what has lost one
+    stored_names_t *stored      # where the names are, if they are a store's; or NULL
+    key_t directory_key         # what that calls the directory
+    key_t file_key              # and the file
 
 
 cdef class NameChange(Job):
@@ -70,6 +74,7 @@ cdef class NameChange(Job):
     cdef uint64_t old_change_after
     cdef bint has_turns         # those of two directories
     cdef bint held              # the directories are not to be delegated
+    cdef StoredDirectories stored       # or None
 
     cdef int run_here(self) except -1
     cdef int settle(self) except -1

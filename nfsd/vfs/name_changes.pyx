@@ -23,8 +23,10 @@ from nfsd.vfs.kernel cimport (
     SYS_name_to_handle_at, SYS_openat2, SYS_renameat2, SYS_symlinkat, c_close, c_ftruncate, c_syscall, how_t,
     kernel_handle_t, unlinkat,
 )
+from nfsd.vfs.identity cimport identity_t
 from nfsd.vfs.records cimport Inode, Node
 from nfsd.vfs.lanes cimport job_t
+from nfsd.vfs.stored_files cimport stored_names_t
 
 from nfsd.vfs.creation import CREATION_FLAGS as _CREATION_FLAGS
 from nfsd.vfs.serial import take_both
@@ -283,9 +285,25 @@ cdef void look_again(name_change_t *change) noexcept nogil:
             change.status.nlink = 1
 
 
+cdef int made_or_removed_in_store(name_change_t *change, identity_t *caller) noexcept nogil:
+    cdef stored_names_t *stored = change.stored
+    if change.kind == MAKE_FILE:
+        return stored.make(
+            stored, caller, &change.directory_key, change.name.path, change.mode & ~change.umask, &change.file_key,
+            &change.status, &change.before, &change.after
+        )
+    return stored.remove(
+        stored, caller, &change.directory_key, change.name.path, change.kind == REMOVE_DIRECTORY, &change.file_key,
+        &change.status, &change.before, &change.after
+    )
+
+
 cdef void run(job_t *job) noexcept nogil:
     """What the thread does."""
     cdef name_change_t *change = <name_change_t *>job.data
+    if change.stored != NULL:
+        change.error = made_or_removed_in_store(change, &job.caller)
+        return
     change.error = made_or_removed(change)
     if change.error == 0:
         look_again(change)
@@ -342,6 +360,13 @@ cdef class NameChange(Job):
         return 0
 
     cdef int start(self) except -1:
+        if self.stored is not None:
+            self.stored.hold()
+            try:
+                return self.directory.inode.serial.join(self)
+            except Exception:
+                self.stored.let_go()
+                raise
         if not self.data.across:
             return self.directory.inode.serial.join(self)
         # Of two directories the turns are taken in the order of their keys, by all who need two.
@@ -378,6 +403,8 @@ cdef class NameChange(Job):
     cdef int finished(self) except -1:
         if self.job.refused:
             self.data.error = self.job.refused
+        if self.stored is not None:
+            self.stored.let_go()
         try:
             self.settle()
         finally:

@@ -76,6 +76,7 @@ cdef class NativeFiles:
     cdef bint have_read(self, Transfer transfer, Place place, bint *eof) except -1
     cdef Transfer to_write(self, Node node, OpenFile opened, bint held, uint64_t offset, const uint8_t *source, size_t size,
                            Caller caller)
+    cdef bint was_written(self, Transfer transfer) noexcept
     cdef int have_written(self, Transfer transfer) except -1
     cdef Sync to_sync_written(self, Transfer transfer)
     cdef Sync to_flush(self, Credential credential, Node node, statx_t *before)

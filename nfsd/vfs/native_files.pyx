@@ -33,6 +33,7 @@ from nfsd.wire.nfs3 cimport (
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
 )
 from rpcrdma.declined cimport BUSY, CALLER, DATA, FAILED, MAY_WAIT, NODE, OPEN, RARE, RECALL, SIZE, STANDING, TURN
+from nfsd.vfs.stored_files cimport StoredFile
 from nfsd.vfs.transfers cimport Transfer, pouring, reading, writing
 from rpcrdma.memory cimport Lease
 from rpcrdma.pipes cimport Pipe
@@ -420,10 +421,11 @@ cdef class NativeFiles:
         cdef Inode inode = opened.node.inode
         cdef Transfer transfer
         cdef statx_t status
+        cdef bint in_store = opened.fd < 0 and isinstance(opened.stored, StoredFile)
         cdef int why = self.why
         if size == 0 or offset > <uint64_t>OFFSET_MAX - size:
             return None
-        if not (held or inode.serial.moving()):
+        if not (held or in_store or inode.serial.moving()):
             # A look is needed: otherwise none would say that the caller has lost the permission.
             self.why = OPEN
             if not node.caching and not node.inline:
@@ -436,9 +438,15 @@ cdef class NativeFiles:
             return None
         transfer = writing(self.executor, self.service.unstable, opened, offset, source, size, caller)
         transfer.node, transfer.held = node, held
+        if in_store and not held:
+            transfer.data.ctime = &inode.ctime  # a worker looks
         transfer.failures = inode.sync.failures
         transfer.verifier = node.write_back.verifier
         return transfer
+
+    cdef bint was_written(self, Transfer transfer) noexcept:
+        """Whether a write has been made, as far as it could be; False: the file has to be opened again first."""
+        return not transfer.data.unwritten or no(self, OPEN)
 
     cdef int have_written(self, Transfer transfer) except -1:
         """As :meth:`write`, of what has been done; returns 0 or an errno."""

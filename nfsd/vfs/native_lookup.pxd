@@ -6,6 +6,7 @@ from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.native_files cimport NativeFiles
 from nfsd.vfs.name_changes cimport Walk
 from nfsd.vfs.records cimport Credential, Node
+from nfsd.vfs.stored_files cimport key_t
 
 
 cdef class NativeLookup(NativeFiles):
@@ -19,6 +20,11 @@ cdef class NativeLookup(NativeFiles):
         self, Credential credential, Node directory, const uint8_t *name, size_t size, statx_t *status, int *error,
         bint looked=*
     )
+    cdef Node lookup_stored(
+        self, Credential credential, Node directory, const char *path, statx_t *status, int *error
+    )
+    cdef bint look_around(self, Node directory, statx_t *after) except -1
+    cdef Node stored_node(self, Node directory, const key_t *key, const statx_t *status)
     cdef Walk to_walk(self, Credential credential, Node directory)
     cdef Node adopt(self, Node directory, int descriptor, bytes kernel, statx_t *status)
     cdef bytes handle_of(self, mount, bytes kernel)

@@ -8,15 +8,20 @@ Owns :class:`NativeLookup`, which has the NFS handles that were made lately; imp
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.errno cimport EACCES, EAGAIN, EMFILE, ENFILE, EXDEV, errno
 from libc.stdint cimport uint64_t
+from libc.string cimport strcpy
 
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
     RESOLVE_CACHED as _RESOLVE_CACHED,
     RESOLVE_COMPONENT as _RESOLVE_COMPONENT,
 )
+from nfsd.backends.interface import Found
+from nfsd.vfs.attributes import statx_buffer
 from nfsd.vfs.types import FileType
 
-from nfsd.vfs.attributes cimport type_in
+from nfsd.vfs.attributes cimport status_in, type_in
+from nfsd.vfs.stored_walks cimport StoredWalk, put_key
+from nfsd.vfs.stored_files cimport key_t
 from nfsd.vfs.native_files cimport NAME_MAX, no, stat_of
 from nfsd.vfs.identity cimport OWN
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t, kernel_handle_t
@@ -87,6 +92,8 @@ cdef class NativeLookup(NativeFiles):
         self.needs = None
         if directory.type is not DIR or directory.mount.by_place or not component(path, name, size):
             return None
+        if directory.mount.stored_names is not None:
+            return self.lookup_stored(credential, directory, path, status, error)
         if not directory.inline and not directory.caching:
             self.why = MAY_WAIT
             return None
@@ -133,6 +140,48 @@ cdef class NativeLookup(NativeFiles):
             return None
         node.used = self.nodes.sweep_number
         return node
+
+    cdef Node lookup_stored(
+        self, Credential credential, Node directory, const char *path, statx_t *status, int *error
+    ):
+        """The same of a name in a store, after a worker has looked."""
+        cdef StoredWalk walk
+        cdef Node node
+        if not isinstance(self.walked, StoredWalk):
+            self.why = DATA
+            walk = StoredWalk.__new__(StoredWalk)
+            walk.executor, walk.lane = self.executor, directory.mount.lane
+            walk.one, walk.credential, walk.stored = directory, credential, directory.mount.stored_names
+            walk.job.caller, walk.there.stored = credential.identity, walk.stored.body
+            strcpy(walk.there.path, path)
+            put_key(directory, &walk.there.directory)
+            self.needs = walk
+            return None
+        walk = <StoredWalk>self.walked
+        error[0] = walk.there.error
+        if error[0]:
+            return None
+        status[0] = walk.there.status
+        node = self.stored_node(directory, &walk.there.file, status)
+        if not self.take(node, status):
+            return None
+        node.used = self.nodes.sweep_number
+        return node
+
+    cdef bint look_around(self, Node directory, statx_t *after) except -1:
+        """A look at the directory of a LOOKUP, after it."""
+        cdef StoredWalk walk
+        if not isinstance(self.walked, StoredWalk):
+            return self.look(directory, after)
+        walk = <StoredWalk>self.walked
+        after[0] = walk.there.after
+        return after.mask != 0 and self.take(directory, after)
+
+    cdef Node stored_node(self, Node directory, const key_t *key, const statx_t *status):
+        """The node of a file in a store."""
+        found = Found(PyBytes_FromStringAndSize(<char *>key.octets, key.size), statx_buffer())
+        status_in(found.look)[0] = status[0]
+        return self.service.stored_node(directory.mount, found)
 
     cdef Walk to_walk(self, Credential credential, Node directory):
         """A worker's look at a name, which is yet to be put there: then it is in memory."""

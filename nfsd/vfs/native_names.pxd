@@ -17,6 +17,7 @@ cdef class NativeNames(NativeAttributes):
 
     cdef bint changeable(self, Node directory) except -1
     cdef NameChange change_of(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size)
+    cdef bint is_gone(self, Node directory) except -1
     cdef NameChange here(self, NameChange change)
     cdef bint settled(self, NameChange change) except -1
     cdef Sync to_settle(self, NameChange change)

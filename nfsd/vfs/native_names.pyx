@@ -13,6 +13,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EAGAIN, EMFILE, ENFILE, errno
 from libc.stdint cimport uint32_t, uint64_t
 
+from nfsd.backends.interface import Found
+from nfsd.vfs.attributes import statx_buffer
 from nfsd.vfs.mounts import creates_whole, journalled, links_with_name
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
@@ -22,16 +24,17 @@ from nfsd.vfs.syscalls import (
 from nfsd.vfs.types import FileType
 
 from nfsd.vfs.attribute_changes cimport changes_owner, changes_times
-from nfsd.vfs.attributes cimport type_in
+from nfsd.vfs.attributes cimport status_in, type_in
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t
 from nfsd.vfs.native_files cimport NO_ID, NativeFiles, ctime_of, no
 from nfsd.vfs.native_lookup cimport component
 from nfsd.vfs.flushes cimport Sync, sync_of
 from nfsd.vfs.name_changes cimport (
-    ADD_NAME, MAKE_DIRECTORY, MAKE_FILE, MAKE_LINK, REMOVE_NAME, RENAME, NameChange, Walk, change_of_kind,
+    ADD_NAME, MAKE_DIRECTORY, MAKE_FILE, MAKE_LINK, REMOVE_DIRECTORY, REMOVE_NAME, RENAME, NameChange, Walk, change_of_kind,
     name_change_t, name_t,
 )
 from nfsd.vfs.records cimport OpenFile, closed_at_once, frees_little, given_to_others
+from nfsd.vfs.stored_walks cimport put_key
 from rpcrdma.declined cimport BUSY, DATA, FAILED, MAY_WAIT, RARE, RECALL, TURN
 
 cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
@@ -52,6 +55,11 @@ cdef bytes kernel_of(name_t *name):
     return PyBytes_FromStringAndSize(<char *>&name.kernel.kind, 4 + name.kernel.size)
 
 
+cdef inline bint sets_more(changes_t *initial) noexcept:
+    """Whether a new file is to have more than its creation gives it."""
+    return initial.mode >= 0 or changes_owner(initial) or changes_times(initial)
+
+
 cdef inline bint is_delegated(Inode victim, Inode moved, object asker) noexcept:
     return (victim is not None and given_to_others(victim, asker)) or (moved is not None and given_to_others(moved, asker))
 
@@ -68,7 +76,7 @@ cdef class NativeNames(NativeAttributes):
     cdef bint changeable(self, Node directory) except -1:
         """Whether names in the directory can be changed: in memory without waiting, on a disk by a worker."""
         self.needs = None
-        if not directory.inline and not directory.caching:
+        if not directory.inline and not directory.caching and directory.mount.stored_names is None:
             return no(self, MAY_WAIT)
         if directory.inline and directory.inode.serial.busy:
             return no(self, BUSY)
@@ -89,9 +97,22 @@ cdef class NativeNames(NativeAttributes):
         change.data.certain = directory.inline
         change.data.proc = self.service.chains.proc_fd
         change.credential = credential
-        change.job.as_caller = True
         change.job.caller = credential.identity
+        change.stored = directory.mount.stored_names
+        if change.stored is None:
+            change.job.as_caller = True
+            return change
+        if kind != MAKE_FILE and kind != REMOVE_NAME and kind != REMOVE_DIRECTORY:
+            self.why = RARE
+            return None
+        change.data.stored = change.stored.body
+        put_key(directory, &change.data.directory_key)
         return change
+
+    cdef bint is_gone(self, Node directory) except -1:
+        """Whether it is the directory that does not exist any more, where a name does not. A store has told."""
+        cdef statx_t status
+        return directory.mount.stored_names is None and not self.look(directory, &status)
 
     cdef NameChange here(self, NameChange change):
         """Run what is in memory; None declines."""
@@ -145,9 +166,11 @@ cdef class NativeNames(NativeAttributes):
     cdef bint made_whole(self, NameChange change) except -1:
         """Whether the new file is on the disk as soon as its directory is: nothing has been set after its creation."""
         cdef changes_t *initial = &change.data.initial
+        if change.stored is not None:
+            return True
         if change.data.kind == ADD_NAME:
             return change.made.type is not REG
-        if change.data.size != 0 or initial.mode >= 0 or changes_owner(initial) or changes_times(initial):
+        if change.data.size != 0 or sets_more(initial):
             return False
         if change.data.kind == MAKE_LINK:
             return links_with_name(change.directory.mount)
@@ -165,7 +188,7 @@ cdef class NativeNames(NativeAttributes):
         cdef NameChange change = self.change_of(kind, credential, directory, name, size)
         if change is None:
             return None
-        if kind == MAKE_FILE:
+        if kind == MAKE_FILE and change.stored is None:
             change.share = self.service.shares.at_once(credential.host, directory.mount.lane)
             if change.share is None and (opens or not directory.inline):
                 self.why = TURN
@@ -181,6 +204,9 @@ cdef class NativeNames(NativeAttributes):
             wanted.mode & 0o6000 or change.data.initial.uid != NO_ID or change.data.initial.gid != NO_ID
         ):
             change.data.initial.mode = wanted.mode & ~umask
+        if change.stored is not None and (opens or length > 0 or sets_more(&change.data.initial)):
+            self.why = RARE
+            return None
         return self.here(change) if self.undelegated(change, None, None) else None
 
     cdef NameChange to_symlink(
@@ -209,7 +235,11 @@ cdef class NativeNames(NativeAttributes):
         cdef Credential credential = change.credential
         cdef OpenFile opened
         cdef Node node
-        node, data.naming = self.adopt(change.directory, data.naming, kernel_of(&data.name), &data.status), -1
+        if change.stored is None:
+            node = self.adopt(change.directory, data.naming, kernel_of(&data.name), &data.status)
+            data.naming = -1
+        else:
+            node = self.stored_node(change.directory, &data.file_key, &data.status)
         node.inode.saw_ctime(ctime_of(&data.status))
         self.observe(node, &data.status, False)
         change.made = node
@@ -269,6 +299,8 @@ cdef class NativeNames(NativeAttributes):
         recalled only for those that may look themselves."""
         cdef bint as_caller = change.directory.inline
         cdef Inode victim, moved
+        if change.stored is not None:
+            return self.undelegated(change, None, None)  # others change it unseen: nothing there is delegated
         while True:
             if not as_caller:
                 NativeFiles.pause(self)
@@ -377,6 +409,11 @@ cdef class NativeNames(NativeAttributes):
         cdef Inode victim = change.victim
         cdef int naming = data.naming
         cdef bint slight = frees_little(&data.status)
+        if change.stored is not None:
+            found = Found(PyBytes_FromStringAndSize(<char *>data.file_key.octets, data.file_key.size), statx_buffer())
+            status_in(found.look)[0] = data.status
+            self.service.bury_stored(change.directory.mount, found)
+            return 0
         data.naming = data.known = -1
         if victim is not None and not data.nothing and (data.status.nlink == 0 or type_in(&data.status) is DIR):
             # Whoever has a descriptor beyond this may still write: only what is closed now is known to free little.

@@ -166,6 +166,7 @@ class FileService:
             self._stored,
         )  # fmt: skip
         self.remove, self.rename, self.link = namespace.remove, namespace.rename, namespace.link
+        self.stored_node, self.bury_stored = self._stored.node, self._stored.bury
 
     @property
     def executor(self) -> Executor:

@@ -9,7 +9,6 @@ import errno
 import os
 from collections.abc import Callable
 
-from nfsd.backends.interface import Store
 from nfsd.vfs.attributes import raw_nlink, statx_buffer
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain
@@ -74,10 +73,10 @@ class StableStorage:
         store = store_of(node)
 
         def start(finished: Finished) -> None:
-            through = self._unstable.take(node.inode)
             if store is not None:
-                self._sync_in(store, node, through, finished)
+                self.sync_stored(node, finished)
                 return
+            through = self._unstable.take(node.inode)
             if not through and opened is not None:
                 through = [opened]
             if through:
@@ -109,8 +108,11 @@ class StableStorage:
         else:
             await self.sync_open(node, opened)
 
-    def _sync_in(self, store: Store, node: Node, through: list[OpenFile], finished: Finished) -> None:
-        """Have a store put a file on its disk. What it is open ``through`` stays open until that is over."""
+    def sync_stored(self, node: Node, finished: Finished) -> None:
+        """Have a store put a file on its disk. What it is open through stays open until that is over."""
+        through = self._unstable.take(node.inode)
+        store = store_of(node)
+        assert store is not None
 
         def done(_: object, failure: BaseException | None) -> None:
             error = 0 if failure is None else getattr(failure, "errno", None) or errno.EIO

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from typing import Final
+from typing import Final, cast
 
-from nfsd.backends.interface import KEY_MAX, Made, Store, Write
+from nfsd.backends.interface import KEY_MAX, Made, Store, TrainStore, Write
 from nfsd.exported import Export
 from nfsd.vfs.mounts import Identity, Mount
 from nfsd.vfs.records import Inode, Node, OpenFile
@@ -52,6 +52,7 @@ class StoreMount(Mount):
         super().__init__(export, lane, -1, 0, (0, 0), 0, identity, None, lambda *_: None, write_backs)
         self.write_back.renew()  # the store of before may have gone with what it had not written
         self.store = store
+        self.stored_names = getattr(store.names, "native", None)
         self.made_for = export.backend
         self._open = True
         self._trains: dict[Inode, _Train] = {}
@@ -91,7 +92,7 @@ class StoreMount(Mount):
         made: list[Made | Exception]
         try:
             try:
-                made = await self.store.data.write_all([one for one, _ in train])
+                made = await cast(TrainStore, self.store.data).write_all([one for one, _ in train])
             except Exception as failure:
                 made = [failure] * len(train)
             for (_, done), one in zip(train, made, strict=True):

@@ -135,7 +135,7 @@ class StoredNames:
         """Remove a name."""
         mount = mount_of(directory)
         made = await mount.store.names.remove(credential, directory, name, a_directory=a_directory)
-        self._bury(mount, made.file)
+        self.bury(mount, made.file)
         return change_of(directory, made.before, made.after)
 
     async def rename(
@@ -145,7 +145,7 @@ class StoredNames:
         mount = mount_of(source)
         made = await mount.store.names.rename(credential, source, name, target, new_name)
         if made.replaced is not None:
-            self._bury(mount, made.replaced)
+            self.bury(mount, made.replaced)
         change = change_of(source, made.source.before, made.source.after, happened=made.happened)
         if source is target:
             return change, change
@@ -156,7 +156,7 @@ class StoredNames:
         made = await mount_of(directory).store.names.link(credential, node, directory, name)
         return made.file.look, change_of(directory, made.before, made.after)
 
-    def _bury(self, mount: StoreMount, file: Found) -> None:
+    def bury(self, mount: StoreMount, file: Found) -> None:
         """Let go of a file that has lost its last name."""
         if raw_nlink(file.look) and raw_type(file.look) is not FileType.DIR:
             return

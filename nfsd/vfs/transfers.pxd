@@ -1,12 +1,13 @@
 """C declarations of data on its way between memory and a file, on a worker."""
 
-from libc.stdint cimport uint8_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.executor cimport Executor, Job
 from nfsd.vfs.flushes cimport Sync  # for programs
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.lanes cimport job_t, reading_t
+from nfsd.vfs.stored_files cimport stored_t
 from rpcrdma.memory cimport Lease
 from rpcrdma.pipes cimport Pipe
 from rpcrdma.rpc.work cimport Errand
@@ -16,6 +17,11 @@ ctypedef struct transfer_t:
     bint follows                # a write made in a row with the one in front of it: the looks are those around the row
     void *writer                # whose write it is; NULL: it is nobody's who could have another
     reading_t where             # of a write, too
+    stored_t *stored            # the file, if it is a store's that workers read and write; or NULL
+    bint as_root                # of a write
+    const long long *ctime      # of a write to such a file: nothing is written unless the file has this; NULL: it is held open
+    int64_t previous            # or this, as a write in front of it has left the file; -1
+    bint unwritten              # it had not
     int feed                    # the end of the pipe that a read goes to
     size_t level                # octets in it
     ssize_t done                # octets
@@ -37,6 +43,7 @@ cdef class Transfer(Job):
     cdef object writer          # the caller of a write
 
     cdef bint unpoured(self) noexcept
+    cdef int let_go_in_store(self) except -1
     cdef int settle(self) except -1
 
 

@@ -12,7 +12,8 @@ after each look, the next write must move ctime, which ext4 and XFS enter in the
 Those of a row whose data is one piece of the file, too, are one system call. ext4, for one, takes as long for each of those as
 its caches have put pages together, however little is written.
 
-A file without a descriptor is a store's (:class:`nfsd.vfs.store_mounts.StoreMount`), whose coroutine brings or takes the data.
+A file without a descriptor is a store's. Workers read and write that like any other (:mod:`nfsd.vfs.stored_files`), or its
+store's coroutine brings or takes the data (:class:`nfsd.vfs.store_mounts.StoreMount`).
 """
 
 import asyncio
@@ -25,10 +26,11 @@ from libc.stdint cimport uint8_t, uint64_t
 from libc.string cimport memset
 
 from nfsd.vfs.attributes cimport status_in
-from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_statx, c_syscall, pread, pwrite
+from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_statx, c_syscall, pread
 from nfsd.vfs.executor cimport Executor, Job
 from nfsd.vfs.records cimport Credential, Inode, OpenFile
 from nfsd.vfs.lanes cimport job_t
+from nfsd.vfs.stored_files cimport StoredFile, iovec
 from rpcrdma.memory cimport Lease
 from rpcrdma.pipes cimport Pipe, pour
 from rpcrdma.rpc.work cimport Errand
@@ -39,9 +41,6 @@ from rpcrdma.firewall import contain, report
 from rpcrdma.rpc import eager
 
 cdef extern from "sys/uio.h" nogil:
-    struct iovec:
-        void *iov_base
-        size_t iov_len
     ssize_t pwritev(int fd, const iovec *parts, int count, long offset)
 
 cdef enum:
@@ -51,47 +50,75 @@ cdef enum:
 cdef unsigned int STATX_MASK = _STATX_MASK
 
 
-cdef inline bint look(int fd, statx_t *status) noexcept nogil:
-    return c_syscall(SYS_statx, fd, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0
+# -- one step, on a file of the kernel's or of a store: octets, or a negative errno; of a look 0, or an errno ------
+cdef int look(transfer_t *data, statx_t *status) noexcept nogil:
+    if data.stored != NULL:
+        return data.stored.look(data.stored, status)
+    return 0 if c_syscall(SYS_statx, data.where.fd, b"", AT_EMPTY_PATH, STATX_MASK, status) == 0 else errno
 
 
-cdef void read(job_t *job) noexcept nogil:
-    """What the worker does for a READ; it may have been made with others."""
-    cdef transfer_t *data = <transfer_t *>job.data
+cdef int look_written(transfer_t *data, statx_t *status) noexcept nogil:
+    """A look after a write. The kernel has cleared what it had to."""
+    if data.stored != NULL and not data.as_root:
+        return data.stored.look_written(data.stored, status)
+    return look(data, status)
+
+
+cdef ssize_t get(transfer_t *data) noexcept nogil:
     cdef reading_t *where = &data.where
-    if where.made:
-        data.done = where.result
-        if data.done < 0:
-            data.error = <int>-data.done
-    else:
-        data.done = pread(where.fd, where.octets, where.size, <long>where.offset)
-        while data.done < 0 and errno == EINTR:
-            data.done = pread(where.fd, where.octets, where.size, <long>where.offset)
-        if data.done < 0:
-            data.error = errno
-    if not look(where.fd, &data.after) and data.error == 0:
-        data.error = errno
+    cdef ssize_t done
+    if data.stored != NULL:
+        return data.stored.read(data.stored, where.offset, where.octets, where.size)
+    done = pread(where.fd, where.octets, where.size, <long>where.offset)
+    while done < 0 and errno == EINTR:
+        done = pread(where.fd, where.octets, where.size, <long>where.offset)
+    return done if done >= 0 else -errno
+
+
+cdef ssize_t put(transfer_t *data, const iovec *parts, int count) noexcept nogil:
+    cdef reading_t *where = &data.where
+    cdef ssize_t done
+    if data.stored != NULL:
+        return data.stored.write(data.stored, where.offset, parts, count)
+    done = pwritev(where.fd, parts, count, <long>where.offset)
+    while done < 0 and errno == EINTR:
+        done = pwritev(where.fd, parts, count, <long>where.offset)
+    return done if done >= 0 else -errno
+
+
+# -- what the worker does ------------------------------------------------------------------------------------------
+cdef void read(job_t *job) noexcept nogil:
+    """A READ; it may have been made with others."""
+    cdef transfer_t *data = <transfer_t *>job.data
+    cdef int error
+    data.done = data.where.result if data.where.made else get(data)
+    if data.done < 0:
+        data.error = <int>-data.done
+    error = look(data, &data.after)
+    if data.error == 0:
+        data.error = error
 
 
 cdef void pour_pages(job_t *job) noexcept nogil:
-    """What the worker does for a READ whose data stay in the pages they are in."""
+    """A READ whose data stay in the pages they are in."""
     cdef transfer_t *data = <transfer_t *>job.data
     cdef reading_t *where = &data.where
+    cdef int error
     data.done = pour(where.fd, where.offset, data.feed, where.size, &data.level)
     if data.done < 0:
         data.error = errno
-    if not look(where.fd, &data.after) and data.error == 0:
-        data.error = errno
+    error = look(data, &data.after)
+    if data.error == 0:
+        data.error = error
 
 
-cdef void put(transfer_t *data) noexcept nogil:
+cdef void put_alone(transfer_t *data) noexcept nogil:
     """One write."""
-    cdef reading_t *where = &data.where
-    data.done = pwrite(where.fd, where.octets, where.size, <long>where.offset)
-    while data.done < 0 and errno == EINTR:
-        data.done = pwrite(where.fd, where.octets, where.size, <long>where.offset)
+    cdef iovec part
+    part.iov_base, part.iov_len = data.where.octets, data.where.size
+    data.done = put(data, &part, 1)
     if data.done < 0:
-        data.error = errno
+        data.error = <int>-data.done
 
 
 cdef inline job_t *next_of_row(job_t *job) noexcept nogil:
@@ -102,15 +129,18 @@ cdef inline job_t *next_of_row(job_t *job) noexcept nogil:
     if behind == NULL or behind.run != write or data.writer == NULL:
         return NULL
     other = <transfer_t *>behind.data
-    return behind if other.writer == data.writer and other.where.fd == data.where.fd else NULL
+    if other.writer != data.writer or other.where.fd != data.where.fd or other.stored != data.stored:
+        return NULL
+    return behind
 
 
 cdef job_t *put_together(job_t *job) noexcept nogil:
-    """One write, and in the same system call those of its row that go on where the one before them ends in the file.
-    Returns the next one of the row, or NULL. Where the kernel has written less than all, each one that it has not begun is
-    made alone, and so has an error of its own."""
+    """One write, and in the same call those of its row that go on where the one before them ends in the file. Returns the
+    next one of the row, or NULL. Where less than all has been written, each one that has not been begun is made alone, and
+    so has an error of its own."""
     cdef iovec parts[TOGETHER]
     cdef transfer_t *data = <transfer_t *>job.data
+    cdef transfer_t *first = data
     cdef uint64_t start = data.where.offset, end = start
     cdef job_t *behind = job
     cdef int count = 0
@@ -124,33 +154,63 @@ cdef job_t *put_together(job_t *job) noexcept nogil:
         count += 1
         behind = next_of_row(behind)
     if count > 1:
-        done = pwritev(data.where.fd, parts, count, <long>start)
+        done = put(first, parts, count)
     while job != behind:
         data = <transfer_t *>job.data
         if done > 0:
             data.done = min(done, <ssize_t>data.where.size)
             done -= data.done
         else:
-            put(data)
+            put_alone(data)
         job = next_of_row(job)
     return behind
 
 
+cdef inline int64_t ctime_in(const statx_t *status) noexcept nogil:
+    return status.ctime.seconds * 1000000000 + status.ctime.nanoseconds
+
+
+cdef void tell_next(job_t *behind, int64_t ctime) noexcept nogil:
+    """The first of the next row in the train is to find the file with this ctime."""
+    if behind != NULL and behind.run == write:
+        (<transfer_t *>behind.data).previous = ctime
+
+
+cdef void leave_unwritten(job_t *job, int64_t expected) noexcept nogil:
+    """Those of the row who do not hold the file open do not write: somebody may have taken the permission away."""
+    cdef transfer_t *first = <transfer_t *>job.data
+    cdef transfer_t *data
+    cdef job_t *last = job
+    while job != NULL:
+        data = <transfer_t *>job.data
+        data.unwritten = data.ctime != NULL
+        data.before = data.after = first.before
+        last, job = job, next_of_row(job)
+    tell_next(last.behind, expected)
+
+
 cdef void write(job_t *job) noexcept nogil:
-    """What the worker does for a WRITE, and for all of its row."""
+    """A WRITE, and all of its row."""
     cdef transfer_t *first = <transfer_t *>job.data
     cdef transfer_t *data
     cdef job_t *one = job
-    cdef int error = 0
-    if first.follows:
-        return  # it has been made
-    if not look(first.where.fd, &first.before):
-        first.error = errno
+    cdef job_t *last = job
+    cdef int64_t expected
+    cdef int error
+    if first.follows or first.unwritten:
+        return  # it has been made with those in front of it, or not
+    first.error = look(first, &first.before)
+    if first.error != 0:
         return
+    if first.ctime != NULL:
+        # As long as a train is under way, what is known of the file is how it was before.
+        expected = first.previous if first.previous >= 0 else first.ctime[0]
+        if ctime_in(&first.before) != expected:
+            leave_unwritten(job, expected)
+            return
     while one != NULL:
         one = put_together(one)
-    if not look(first.where.fd, &first.after):
-        error = errno
+    error = look_written(first, &first.after)
     one = job
     while one != NULL:
         data = <transfer_t *>one.data
@@ -158,12 +218,14 @@ cdef void write(job_t *job) noexcept nogil:
         data.before, data.after = first.before, first.after
         if data.error == 0:
             data.error = error
-        one = next_of_row(one)
+        last, one = one, next_of_row(one)
+    tell_next(last.behind, ctime_in(&first.after))
 
 
 cdef class Transfer(Job):
     def __cinit__(self):
         memset(&self.data, 0, sizeof(self.data))
+        self.data.previous = -1
         self.job.run = read
         self.job.data = &self.data
 
@@ -176,18 +238,28 @@ cdef class Transfer(Job):
     cdef int start(self) except -1:
         self.opened.retain()
         try:
-            if self.opened.fd < 0:
+            if self.opened.fd < 0 and self.data.stored == NULL:
                 return in_store(self)
-            if self.data.writes:
-                return self.opened.node.inode.serial.join(self)
-            return self.executor.submit(self, self.lane)
+            if self.data.stored != NULL and not (<StoredFile>self.opened.stored).hold():
+                raise OSError(errors.EBADF, "the store's file has been closed")
+            try:
+                if self.data.writes:
+                    return self.opened.node.inode.serial.join(self)
+                return self.executor.submit(self, self.lane)
+            except Exception:
+                self.let_go_in_store()
+                raise
         except Exception:
             self.opened.release()
             raise
 
+    cdef int let_go_in_store(self) except -1:
+        return 0 if self.data.stored == NULL else (<StoredFile>self.opened.stored).let_go()
+
     cdef int finished(self) except -1:
         if self.job.refused:
             self.data.error = self.job.refused
+        self.let_go_in_store()
         self.opened.release()
         if self.pipe is not None:
             self.pipe.filled(self.data.where.offset, self.data.level)
@@ -230,7 +302,7 @@ cdef class Transfer(Job):
         cdef Inode inode = self.opened.node.inode
         cdef statx_t *before = &self.data.before
         cdef statx_t *after = &self.data.after
-        if not self.opened.unstable and (self.data.follows or not self.job.refused):
+        if not self.opened.unstable and not self.data.unwritten and (self.data.follows or not self.job.refused):
             self.unstable.add(self.opened)  # of what has failed, too, some may have been written
         if self.data.follows:
             return 0
@@ -279,6 +351,8 @@ cdef Transfer made(Executor executor, OpenFile opened, uint64_t offset, void *oc
     made.executor, made.lane, made.opened = executor, opened.node.mount.lane, opened
     made.data.where.fd, made.data.where.offset = opened.fd, offset
     made.data.where.octets, made.data.where.size = octets, size
+    if opened.fd < 0 and isinstance(opened.stored, StoredFile):
+        made.data.stored = (<StoredFile>opened.stored).body
     return made
 
 
@@ -309,7 +383,8 @@ cdef Transfer writing(
     new.job.run = write
     new.unstable = unstable
     new.writer, new.data.writer = writer, <void *>writer
-    if opened.credential is not None:
+    new.data.as_root = opened.credential is None or (<Credential>opened.credential).identity.uid == 0
+    if opened.credential is not None and new.data.stored == NULL:
         new.job.as_caller = True
         new.job.caller = (<Credential>opened.credential).identity
     return new

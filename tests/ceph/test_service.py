@@ -181,7 +181,7 @@ def test_a_file_may_be_closed_while_it_is_synchronised(place):
     with place.client() as (client, root), ThreadPoolExecutor(1) as thread:
         *_, key, _ = client.make(None, root, b"f", 0o100666, None, (0, 0))
         one, two = client.open(None, key, 3), client.open(None, key, 3)
-        client.write(one, key, 0, memoryview(b"kept"))
+        client.write(one, 0, memoryview(b"kept"))
         place.cluster.pause("osd")
         try:
             done = thread.submit(client.sync, key, [one, two])
@@ -195,7 +195,7 @@ def test_a_file_may_be_closed_while_it_is_synchronised(place):
         client.sync(key, [one, two])
         again = client.open(None, key, 1)
         sink = bytearray(4)
-        client.read(again, key, 0, memoryview(sink))
+        client.read(again, 0, memoryview(sink))
         assert sink == b"kept"
         again.close()
 
@@ -263,7 +263,7 @@ def test_changes_of_other_clients_show_in_the_change_attribute(tmp_path, place):
         with place.client() as (client, root):
             key, _ = await asyncio.to_thread(client.lookup, None, root, b"f")
             file = await asyncio.to_thread(client.open, None, key, 3)
-            await asyncio.to_thread(client.write, file, key, 0, memoryview(b"two and more"))
+            await asyncio.to_thread(client.write, file, 0, memoryview(b"two and more"))
             await asyncio.to_thread(client.sync, key, [file])
             seen.append(await tried.service.attributes(node))
             assert await tried.content(node) == b"two and more"

@@ -39,7 +39,7 @@ def test_what_is_written_is_in_the_cluster(tmp_path, place):
     with place.client() as (client, root):
         key, _ = client.lookup(None, root, b"f")
         sink = bytearray(len(data) + 1)
-        assert client.read(client.open(None, key, 1), key, 0, memoryview(sink))[0] == len(data)
+        assert client.read(client.open(None, key, 1), 0, memoryview(sink))[0] == len(data)
         assert sink[:-1] == data
 
 

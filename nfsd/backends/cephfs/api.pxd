@@ -3,6 +3,8 @@
 from libc.stdint cimport int64_t, uint16_t, uint32_t, uint64_t
 from posix.time cimport timespec
 
+from nfsd.vfs.stored_files cimport iovec
+
 cdef extern from "sys/statvfs.h" nogil:
     cdef struct statvfs_t "statvfs":
         unsigned long f_bsize
@@ -112,7 +114,7 @@ cdef extern from "cephfs/libcephfs.h" nogil:
     int ceph_ll_open(ceph_mount_info *mount, inode_t *inode, int flags, Fh **file, const UserPerm *who)
     int ceph_ll_close(ceph_mount_info *mount, Fh *file)
     int ceph_ll_read(ceph_mount_info *mount, Fh *file, int64_t offset, uint64_t size, char *sink)
-    int ceph_ll_write(ceph_mount_info *mount, Fh *file, int64_t offset, uint64_t size, const char *data)
+    int64_t ceph_ll_writev(ceph_mount_info *mount, Fh *file, const iovec *parts, int count, int64_t offset)
     int ceph_ll_fsync(ceph_mount_info *mount, Fh *file, int data_only)
     int ceph_ll_sync_inode(ceph_mount_info *mount, inode_t *inode, int data_only)
     int ceph_ll_fallocate(ceph_mount_info *mount, Fh *file, int mode, int64_t offset, int64_t size)

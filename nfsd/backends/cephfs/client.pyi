@@ -1,16 +1,18 @@
 """Names, data and locks in a mounted CephFS file system. Implemented in ``client.pyx``; see ``mounted.pyi``."""
 
+from nfsd.backends.cephfs.directories import Directories
 from nfsd.backends.cephfs.mounted import Mounted
 from nfsd.vfs.records import Credential
+from nfsd.vfs.stored_files import StoredFile
 
-class File:
+class File(StoredFile):
     """A file that is open. It closes with the last reference to it, or by :meth:`close`."""
 
     actor: Credential | None
     """As whom it was opened."""
     access: int
     def close(self) -> None:
-        """Close it. Raises what could not be written before. While it is synchronised, that closes it when it is done."""
+        """Close it. Raises what could not be written before. While it is in use, who uses it closes it when that is over."""
 
 class Stream:
     """A directory that is being listed."""
@@ -18,6 +20,8 @@ class Stream:
 class Client(Mounted):
     """A file system with its names and data."""
 
+    directories: Directories
+    """For workers; once it is mounted."""
     # -- names
     def make(
         self,
@@ -32,8 +36,9 @@ class Client(Mounted):
         after that; key and look of the file."""
     def remove(
         self, credential: Credential | None, directory: bytes, name: bytes, a_directory: bool
-    ) -> tuple[bytearray, bytearray]:
-        """Remove a name. Looks at the directory."""
+    ) -> tuple[bytearray, bytearray, bytes, bytearray]:
+        """Remove a name. Looks at the directory before and after that; key and look of what has lost it, with no links if
+        it was the last one."""
     def rename(
         self, credential: Credential | None, source: bytes, name: bytes, target: bytes, new_name: bytes
     ) -> tuple[bytearray, bytearray, bytearray, bytearray]:
@@ -51,10 +56,12 @@ class Client(Mounted):
     # -- data
     def open(self, credential: Credential | None, key: bytes, access: int) -> File:
         """Open for reading (1), writing (2) or both (3)."""
-    def read(self, opened: File, key: bytes, offset: int, sink: memoryview) -> tuple[int, bytearray]:
+    def read(self, opened: File, offset: int, sink: memoryview) -> tuple[int, bytearray]:
         """Read into ``sink``. Octets, and a look afterwards."""
-    def write(self, opened: File, key: bytes, offset: int, data: memoryview) -> tuple[bytearray, bytearray, int]:
-        """Write. Looks around that, and octets."""
+    def write(
+        self, opened: File, offset: int, data: memoryview, as_root: bool = True
+    ) -> tuple[bytearray, bytearray, int]:
+        """Write. Looks around that, and octets. A file that somebody else than root writes loses its set-ID bits."""
     def punch(self, opened: File, key: bytes, offset: int, length: int) -> tuple[bytearray, bytearray]:
         """Make a hole. Looks around that."""
     def sync(self, key: bytes, opened: list[File]) -> None:

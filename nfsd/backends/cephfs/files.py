@@ -14,12 +14,11 @@ import os
 import stat
 import struct
 import time
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
 from nfsd.backends.cephfs.client import File
 from nfsd.backends.cephfs.keys import check_changeable, is_in_snapshot, is_live
-from nfsd.backends.interface import Made, Write
+from nfsd.backends.interface import Made
 from nfsd.backends.keyed.rules import in_group, is_root
 from nfsd.vfs import posix_acl
 from nfsd.vfs.posix_acl import ACCESS_NAME, DEFAULT_NAME, AclTag, PosixAcl
@@ -153,39 +152,19 @@ class CephData:
 
     async def read(self, opened: OpenFile, offset: int, sink: memoryview) -> tuple[int, bytearray]:
         """Read, then look."""
-        return await self._calls.run(self._read, opened.stored, key_of(opened.node), offset, sink)
+        return await self._calls.run(self._read, opened.stored, offset, sink)
 
-    def _read(self, file: File, key: bytes, offset: int, sink: memoryview) -> tuple[int, bytearray]:
+    def _read(self, file: File, offset: int, sink: memoryview) -> tuple[int, bytearray]:
         with sink:
-            return self._calls.client.read(file, key, offset, sink)
+            return self._calls.client.read(file, offset, sink)
 
     async def write(self, opened: OpenFile, offset: int, data: memoryview) -> Made:
         """Write from where the data is: the library copies it, or has sent it when it returns."""
-        return await self._calls.run(self._write, opened.stored, key_of(opened.node), opened.credential, offset, data)
+        return await self._calls.run(self._write, opened.stored, is_root(opened.credential), offset, data)
 
-    async def write_all(self, writes: Sequence[Write]) -> list[Made | Exception]:
-        """All on one thread."""
-        return await self._calls.run(self._write_all, writes)
-
-    def _write_all(self, writes: Sequence[Write]) -> list[Made | Exception]:
-        made: list[Made | Exception] = []
-        for opened, offset, data in writes:
-            try:
-                assert isinstance(opened.stored, File)
-                made.append(self._write(opened.stored, key_of(opened.node), opened.credential, offset, data))
-            except Exception as failure:
-                made.append(failure)
-        return made
-
-    def _write(self, file: File, key: bytes, credential: Credential | None, offset: int, data: memoryview) -> Made:
+    def _write(self, file: File, as_root: bool, offset: int, data: memoryview) -> Made:
         with data:
-            before, after, octets = self._calls.client.write(file, key, offset, data)
-        if not is_root(credential):
-            mode = _without_set_ids(after)  # Ceph 16 leaves them, as of whom a kernel has asked before
-            if mode is not None:
-                self._calls.client.set(None, key, mode, None, None, None, None, None)
-                after = self._calls.client.look(key)
-        return Made(before, after, octets)
+            return Made(*self._calls.client.write(file, offset, data, as_root))
 
     async def sync(self, node: Node) -> None:
         """The cluster has it: data are on the OSDs, names in the metadata server's journal."""

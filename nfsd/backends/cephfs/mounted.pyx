@@ -31,11 +31,10 @@ cdef enum:
     TEXT = 4096
     VALUE = 65536
 
-cdef uint64_t LIVE = <uint64_t>-2
 cdef uint64_t SNAPSHOTS = <uint64_t>-1
 cdef uint64_t MIXER = 0x9E3779B97F4A7C15
 
-NOT_OF_A_SNAPSHOT = LIVE
+NOT_OF_A_SNAPSHOT = <uint64_t>LIVE
 """CEPH_NOSNAP: in the place of a snapshot's number."""
 DIRECTORY_OF_SNAPSHOTS = SNAPSHOTS
 """CEPH_SNAPDIR: a directory's ``.snap``, likewise."""
@@ -87,7 +86,7 @@ cdef void fill(statx_t *look, const ceph_statx *seen) noexcept nogil:
     look.nlink, look.uid, look.gid, look.mode = seen.stx_nlink, seen.stx_uid, seen.stx_gid, seen.stx_mode
     look.size, look.blocks = seen.stx_size, seen.stx_blocks
     look.ino = seen.stx_ino
-    if seen.stx_dev != LIVE:
+    if seen.stx_dev != <uint64_t>LIVE:
         look.ino = (seen.stx_ino ^ (seen.stx_dev + 2) * MIXER) | <uint64_t>1 << 63
     look.rdev_major, look.rdev_minor = c_major(seen.stx_rdev), c_minor(seen.stx_rdev)
     set_time(&look.atime, &seen.stx_atime)
@@ -112,6 +111,24 @@ cdef bytes key_of(const ceph_statx *seen):
     cdef uint64_t numbers[2]
     numbers[0], numbers[1] = seen.stx_ino, seen.stx_dev
     return (<char *>numbers)[:16]
+
+
+cdef int find_in(ceph_mount_info *mount, const char *key, inode_t **found) noexcept nogil:
+    """The inode of a key, which is to be put back; 0 or the negative error."""
+    cdef vinodeno_t number
+    cdef int result = 0
+    memcpy(&number.ino, key, 8)
+    memcpy(&number.snapid, key + 8, 8)
+    found[0] = ceph_ll_get_inode(mount, number)
+    if found[0] == NULL:
+        result = ceph_ll_lookup_vino(mount, number, found)
+    return -ESTALE if result == -ENOENT else result
+
+
+cdef int see_as(ceph_mount_info *mount, inode_t *inode, ceph_statx *seen, const UserPerm *who) noexcept nogil:
+    """A look, or the negative error."""
+    cdef int result = ceph_ll_getattr(mount, inode, seen, CEPH_STATX_ALL_STATS, 0, who)
+    return -ESTALE if result == -ENOENT else result
 
 
 cdef class Mounted:
@@ -202,18 +219,10 @@ cdef class Mounted:
     # These return the negative error. Whoever has several steps to do does them without the interpreter between them:
     # the library has one lock for all its calls, and nobody should wait for it who holds up the interpreter.
     cdef int find(self, const char *key, inode_t **found) noexcept nogil:
-        cdef vinodeno_t number
-        cdef int result = 0
-        memcpy(&number.ino, key, 8)
-        memcpy(&number.snapid, key + 8, 8)
-        found[0] = ceph_ll_get_inode(self.mount, number)
-        if found[0] == NULL:
-            result = ceph_ll_lookup_vino(self.mount, number, found)
-        return -ESTALE if result == -ENOENT else result
+        return find_in(self.mount, key, found)
 
     cdef int see(self, inode_t *inode, ceph_statx *seen) noexcept nogil:
-        cdef int result = ceph_ll_getattr(self.mount, inode, seen, CEPH_STATX_ALL_STATS, 0, self.server)
-        return -ESTALE if result == -ENOENT else result
+        return see_as(self.mount, inode, seen, self.server)
 
     def root(self):
         cdef inode_t *found

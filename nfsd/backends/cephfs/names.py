@@ -64,6 +64,7 @@ class CephNames:
         self._data = data
         self._lock = threading.Lock()
         self._listings: OrderedDict[_Place, Stream] = OrderedDict()
+        self.native = calls.client.directories
 
     def close(self) -> None:
         """Nothing is listed any more; on a thread."""
@@ -146,14 +147,13 @@ class CephNames:
         """Remove a name."""
         check_name(name)
         check_changeable(key_of(directory))
+        if name == SNAPSHOTS_NAME:
+            raise _error(errno.EROFS)
         return await self._calls.run(self._remove, credential, key_of(directory), name, a_directory)
 
     def _remove(self, credential: Credential, directory: bytes, name: bytes, a_directory: bool) -> Named:
-        key, look = self._victim(credential, directory, name)
-        if a_directory != (raw_type(look) is FileType.DIR):
-            raise _error(errno.ENOTDIR if a_directory else errno.EISDIR)
-        before, after = self._client.remove(credential, directory, name, a_directory)
-        return Named(before, after, Found(key, self._after(key, look)))
+        before, after, key, look = self._client.remove(credential, directory, name, a_directory)
+        return Named(before, after, Found(key, look))
 
     async def rename(self, credential: Credential, source: Node, name: bytes, target: Node, new_name: bytes) -> Renamed:
         """Rename."""
