@@ -1,8 +1,9 @@
 """What calls cost a gateway over CephFS, beside NFS-Ganesha with FSAL_CEPH on the same cluster.
 
 The cluster is that of the tests, which only a clone has: one node, with its OSD on a file. Both servers have Ceph's
-client library in their process, so their CPU is counted with what that takes. Each has a directory of its own, so
-that they do not take each other's capabilities. Imports :mod:`bench.ganesha`.
+client library in their process, so their CPU is counted with what that takes. :mod:`bench.cephfs_floor` says how much
+that is by itself. Each has a directory of its own, so that they do not take each other's capabilities. Imports
+:mod:`bench.ganesha`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from bench.calls import DATA, Files
+from bench.calls import DATA, FILE_SIZE, Files
+from bench.cephfs_floor import measured
 from bench.ganesha import Ganesha
 from bench.generator import Generator
 from bench.running import Impossible
@@ -27,7 +29,7 @@ from bench.study import Row, Study, Terms, by, cost, markdown, medians, progress
 CALLS: Final = ("read-4k-32", "write-4k-32", "read-1m-4", "write-1m-4", "create-stat-unlink")
 PART: Final = 0.6
 """Of Ganesha's CPU, what a call is to take at most."""
-_ROOTS: Final = {"rdma-nfsd": "/ours", "ganesha": "/theirs"}
+_ROOTS: Final = {"rdma-nfsd": "/ours", "ganesha": "/theirs", "library": "/alone"}
 
 
 @contextmanager
@@ -68,7 +70,7 @@ def fill(conf: Path, root: str, size: int) -> None:
         *_, file, _ = client.make(None, key, b"data", 0o100666, None, (0, 0))
         opened = client.open(None, file, 2)
         for offset in range(0, size, len(DATA)):
-            client.write(opened, file, offset, memoryview(DATA))
+            client.write(opened, offset, memoryview(DATA))
         client.sync(file, [opened])
         opened.close()
 
@@ -119,12 +121,16 @@ class CephStudy(Study):
             directory = Path(ends.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp")))
             conf = ends.enter_context(cluster(directory))
             servers = [begin(kind, directory, conf, terms.uid, ends) for kind in kinds]
+            fill(conf, _ROOTS["library"], FILE_SIZE)
             for number in range(terms.rounds):
                 rows: list[Row] = []
                 for call in CALLS:
                     for server, files in servers if number % 2 == 0 else reversed(servers):
                         progress(f"cephfs, round {number + 1}: {call}, {server.name}")
                         rows.append({"server": server.name, "call": call} | of(server, files, call, terms.seconds))
+                    progress(f"cephfs, round {number + 1}: {call}, the library by itself")
+                    alone = measured(conf, _ROOTS["library"], call, terms.seconds)
+                    rows.append({"server": "library", "call": call} | alone)
                 rounds.append(rows)
         return medians(rounds, ("server", "call"))
 
@@ -132,7 +138,8 @@ class CephStudy(Study):
         """A row for each call, and the part that ours takes."""
         heads, lines = ["call", "rdma-nfsd, CPU µs", "calls/s"], []
         both = any(row["server"] == Theirs.name for row in rows)
-        heads += ["ganesha, CPU µs", "calls/s", f"part (goal ≤ {PART})"] if both else []
+        heads += ["ganesha, CPU µs", "calls/s"] if both else []
+        heads += ["the library, CPU µs", "calls/s"] + ([f"part (goal ≤ {PART})"] if both else [])
         for (call,), same in by(rows, "call").items():
             found = {row["server"]: row for row in same}
             cells = [call]
