@@ -438,8 +438,9 @@ cdef class NativeFiles:
             return None
         transfer = writing(self.executor, self.service.unstable, opened, offset, source, size, caller)
         transfer.node, transfer.held = node, held
-        if in_store and not held:
-            transfer.data.ctime = &inode.ctime  # a worker looks
+        if in_store:
+            transfer.data.ctime, transfer.data.checked = &inode.ctime, not held  # a worker looks
+            transfer.data.epoch, transfer.data.in_epoch = &inode.epoch, inode.epoch
         transfer.failures = inode.sync.failures
         transfer.verifier = node.write_back.verifier
         return transfer

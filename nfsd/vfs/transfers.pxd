@@ -19,8 +19,11 @@ ctypedef struct transfer_t:
     reading_t where             # of a write, too
     stored_t *stored            # the file, if it is a store's that workers read and write; or NULL
     bint as_root                # of a write
-    const long long *ctime      # of a write to such a file: nothing is written unless the file has this; NULL: it is held open
+    const long long *ctime      # of a write to such a file: what is known of it; or NULL
     int64_t previous            # or this, as a write in front of it has left the file; -1
+    bint checked                # nothing is written unless the file has that ctime: the caller does not hold it open
+    const unsigned long long *epoch     # and unless this is
+    unsigned long long in_epoch         # the one in which it was found that the caller may
     bint unwritten              # it had not
     int feed                    # the end of the pipe that a read goes to
     size_t level                # octets in it

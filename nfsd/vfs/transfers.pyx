@@ -131,7 +131,7 @@ cdef inline job_t *next_of_row(job_t *job) noexcept nogil:
     other = <transfer_t *>behind.data
     if other.writer != data.writer or other.where.fd != data.where.fd or other.stored != data.stored:
         return NULL
-    return behind
+    return behind if other.checked == data.checked else NULL
 
 
 cdef job_t *put_together(job_t *job) noexcept nogil:
@@ -177,13 +177,13 @@ cdef void tell_next(job_t *behind, int64_t ctime) noexcept nogil:
 
 
 cdef void leave_unwritten(job_t *job, int64_t expected) noexcept nogil:
-    """Those of the row who do not hold the file open do not write: somebody may have taken the permission away."""
+    """A row that must not be written: somebody may have taken the permission away."""
     cdef transfer_t *first = <transfer_t *>job.data
     cdef transfer_t *data
     cdef job_t *last = job
     while job != NULL:
         data = <transfer_t *>job.data
-        data.unwritten = data.ctime != NULL
+        data.unwritten = True
         data.before = data.after = first.before
         last, job = job, next_of_row(job)
     tell_next(last.behind, expected)
@@ -195,7 +195,8 @@ cdef void write(job_t *job) noexcept nogil:
     cdef transfer_t *data
     cdef job_t *one = job
     cdef job_t *last = job
-    cdef int64_t expected
+    cdef int64_t expected = first.previous
+    cdef bint is_known = True
     cdef int error
     if first.follows or first.unwritten:
         return  # it has been made with those in front of it, or not
@@ -203,11 +204,12 @@ cdef void write(job_t *job) noexcept nogil:
     if first.error != 0:
         return
     if first.ctime != NULL:
-        # As long as a train is under way, what is known of the file is how it was before.
-        expected = first.previous if first.previous >= 0 else first.ctime[0]
-        if ctime_in(&first.before) != expected:
-            leave_unwritten(job, expected)
-            return
+        if expected < 0:
+            expected = first.ctime[0]  # as long as a train is under way, what is known of the file is how it was before
+        is_known = ctime_in(&first.before) == expected
+    if first.checked and not (is_known and first.epoch[0] == first.in_epoch):
+        leave_unwritten(job, expected)
+        return
     while one != NULL:
         one = put_together(one)
     error = look_written(first, &first.after)
@@ -219,7 +221,8 @@ cdef void write(job_t *job) noexcept nogil:
         if data.error == 0:
             data.error = error
         last, one = one, next_of_row(one)
-    tell_next(last.behind, ctime_in(&first.after))
+    # Whoever holds the file open writes whatever has become of it. Those behind must still notice.
+    tell_next(last.behind, ctime_in(&first.after) if is_known else expected)
 
 
 cdef class Transfer(Job):

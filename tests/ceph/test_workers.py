@@ -4,12 +4,15 @@ import asyncio
 import errno
 import os
 import stat
+import threading
 
 import pytest
 
 from nfsd.backend_suite.trying import serving
+from nfsd.protocol.nfs3 import nfsstat3
 from nfsd.vfs.types import SetAttributes
 from tests.ceph.test_service import refused, run
+from tests.nfs3_client import Nfs3Client, Nfs3Failure
 from tests.unit.vfs_support import ALICE, BOB, ROOT
 
 pytestmark = [pytest.mark.ceph, pytest.mark.timeout(900)]
@@ -105,5 +108,61 @@ def test_names_take_no_thread_of_the_stores_but_to_be_synchronised(tmp_path, pla
                 assert caught.value.errno == number
             with pytest.raises(NotADirectoryError):
                 await fs.rmdir("d/.snapshot")
+
+    asyncio.run(asyncio.wait_for(main(), 600))
+
+
+def test_nobody_writes_behind_one_who_holds_the_file_open_without_being_asked_again(tmp_path, place):
+    """The holder's writes go on, whatever has become of the file. They are not to hide what another client has taken
+    away."""
+
+    async def main():
+        with place.client() as (client, top):
+            await scenario(client, top)
+
+    async def scenario(client, top):
+        async with serving(tmp_path, place.entry()) as server, server.connect(("tcp", "4.1")) as fs:
+            await fs.write_bytes("f", b"")
+            key, _ = client.lookup(None, top, b"f")
+            port = next(one.address.port for one in server.daemon.listeners.of("nfs") if one.address.scheme == "tcp")
+            mountd = server.daemon.listeners.of("mountd")[0].address.port
+            async with await Nfs3Client.connect("127.0.0.1", mountd) as mounting:
+                root = await mounting.mount("/tried")
+            async with await Nfs3Client.connect("127.0.0.1", port, uid=ALICE.uid, gid=ALICE.gid) as alice:
+                handle = await alice.lookup(root, b"f")
+                async with fs.open("f", "r+b") as file:
+                    for turn in range(20):
+                        client.set(None, key, 0o666, None, None, None, None, None)
+                        await file.pwrite(b"held", 0)
+                        await alice.write(handle, 4, b"kept")
+                        client.set(None, key, 0o644, None, None, None, None, None)
+                        ours = [file.pwrite(b"held", 100 + 100 * turn + at) for at in range(0, 40, 4)]
+                        theirs = [alice.write(handle, 4, b"lost") for _ in range(10)]
+                        both = [one for pair in zip(ours, theirs, strict=True) for one in pair]
+                        told = await asyncio.gather(*both, return_exceptions=True)
+                        refusals = [one.status for one in told if isinstance(one, Nfs3Failure)]
+                        assert refusals == [nfsstat3.NFS3ERR_ACCES] * len(theirs)
+                        assert await file.pread(4, 4) == b"kept"
+
+    asyncio.run(asyncio.wait_for(main(), 600))
+
+
+def test_a_mount_is_not_given_back_under_a_worker_that_waits_for_the_cluster(tmp_path, place):
+    async def main():
+        async with serving(tmp_path, place.entry()) as server, server.connect(("tcp", "3")) as fs:
+            service = server.daemon.service
+            client = service.roots.get(service.exports.exports[0].id).mount.store.calls.client
+            alone = threading.Event()
+            place.cluster.pause("mds")
+            try:
+                making = asyncio.ensure_future(fs.write_bytes("f", b""))
+                await asyncio.sleep(1)
+                assert not client.end(alone.set)
+                assert not alone.is_set()
+            finally:
+                place.cluster.resume("mds")
+            await making
+            assert await asyncio.to_thread(alone.wait, 60)
+            assert await fs.listdir() == ["f"]
 
     asyncio.run(asyncio.wait_for(main(), 600))
