@@ -38,6 +38,12 @@ cdef int look(const names_t *names, inode_t *inode, statx_t *status) noexcept no
     return result
 
 
+cdef void look_after(const names_t *names, inode_t *inode, const statx_t *before, statx_t *after) noexcept nogil:
+    """What has been done is not to be answered as if it had failed."""
+    if look(names, inode, after) != 0:
+        after[0] = before[0]
+
+
 cdef int missing(const names_t *names, inode_t *directory) noexcept nogil:
     """The negative error, where a name does not exist; or does the directory not?"""
     cdef statx_t status
@@ -69,7 +75,7 @@ cdef int make_name(
         ceph_ll_put(names.mount, made)
         put_key(key, &seen)
         fill(status, &seen)
-        result = look(names, inode, after)
+        look_after(names, inode, before, after)
     elif result == -ENOENT:
         result = missing(names, inode)
     ceph_ll_put(names.mount, inode)
@@ -91,7 +97,7 @@ cdef int remove_found(
         else:
             result = ceph_ll_unlink(names.mount, inode, name, who)
     if result == 0:
-        result = look(names, inode, after)
+        look_after(names, inode, before, after)
         if a_directory or status.nlink <= 1 or look(names, victim, status) != 0:
             status.nlink = 0
     return result
