@@ -100,18 +100,17 @@ cdef class File(StoredFile):
 
     cdef bint hold(self):
         """Have it stay open until :meth:`let_go`. False: it is closed."""
-        if self.opened.file == NULL or self.is_closing:
+        if self.opened.file == NULL or self.is_closing or self.client.mount == NULL:
             return False
         self.users += 1
-        self.client.users += 1
+        (<Mounted>self.client).users += 1
         return True
 
     cdef int let_go(self) except -1:
         self.users -= 1
-        self.client.users -= 1
         if self.is_closing and not self.users:
             self.close_now()
-        return 0
+        return (<Mounted>self.client).left()
 
     cdef int close_now(self) noexcept:
         cdef Fh *file = self.opened.file
@@ -144,18 +143,11 @@ cdef class Client(Mounted):
     """See the module."""
 
     cdef readonly Directories directories
-    cdef int users
-    """Of its files."""
 
     def begin(self, bytes root not None):
         Mounted.begin(self, root)
-        self.directories = Directories()
+        self.directories = Directories(self)
         self.directories.names.mount, self.directories.names.server = self.mount, self.server
-
-    def end(self):
-        # Else a call to a cluster that hangs is in the library still.
-        if not self.users and (self.directories is None or not self.directories.users):
-            Mounted.end(self)
 
     # -- names ---------------------------------------------------------------------------------------------------
     def make(self, credential, bytes directory not None, bytes name not None, unsigned int mode, bytes text, rdev):

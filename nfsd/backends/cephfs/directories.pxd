@@ -3,6 +3,7 @@
 from libc.stdint cimport uint64_t
 
 from nfsd.backends.cephfs.api cimport UserPerm, ceph_mount_info
+from nfsd.backends.cephfs.mounted cimport Mounted
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.stored_files cimport StoredDirectories, key_t, stored_names_t
 
@@ -16,7 +17,7 @@ cdef class Directories(StoredDirectories):
     """All names of a mount."""
 
     cdef names_t names
-    cdef readonly int users
+    cdef Mounted mounted
 
 
 cdef int make_name(

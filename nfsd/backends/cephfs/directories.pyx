@@ -10,8 +10,10 @@ from libc.stdint cimport uint32_t, uint64_t
 from libc.string cimport memcpy, strcmp, strlen
 
 from nfsd.backends.cephfs.api cimport *
-from nfsd.backends.cephfs.mounted cimport LIVE, fill, find_in, see_as
+from nfsd.backends.cephfs.mounted cimport LIVE, Mounted, fill, find_in, see_as
 from nfsd.vfs.identity cimport identity_t
+
+from os import strerror
 
 
 cdef enum:
@@ -207,14 +209,16 @@ cdef int remove_as(
 
 
 cdef class Directories(StoredDirectories):
-    def __cinit__(self):
+    def __cinit__(self, Mounted mounted not None):
+        self.mounted = mounted
         self.body = &self.names.body
         self.body.lookup, self.body.make, self.body.remove = lookup_as, make_as, remove_as
 
     cdef int hold(self) except -1:
-        self.users += 1
+        if self.mounted.mount == NULL:
+            raise OSError(ESTALE, strerror(ESTALE))  # it is exported no more
+        self.mounted.users += 1
         return 0
 
     cdef int let_go(self) except -1:
-        self.users -= 1
-        return 0
+        return self.mounted.left()

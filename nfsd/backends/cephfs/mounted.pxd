@@ -35,7 +35,12 @@ cdef class Mounted:
 
     cdef UserPerm *server
     """As whom the server itself calls."""
+    cdef int users
+    """Calls of workers, and others that whoever ends it does not know of."""
+    cdef object end_again
+    """For the last of them to have called."""
 
+    cdef int left(self) except -1
     cdef inode_t *inode(self, bytes key) except NULL
     cdef int look_at(self, inode_t *inode, ceph_statx *seen) except -1
     cdef int find(self, const char *key, inode_t **found) noexcept nogil

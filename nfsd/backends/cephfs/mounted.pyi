@@ -4,6 +4,8 @@ All methods wait for the cluster. They raise OSError with the library's errno. A
 A credential of None is the server itself, as root.
 """
 
+from collections.abc import Callable
+
 from nfsd.vfs.records import Credential
 
 NOT_OF_A_SNAPSHOT: int
@@ -31,8 +33,9 @@ class Mounted:
         """Mount this directory."""
     def file_system(self) -> int:
         """The number of the file system in its cluster."""
-    def end(self) -> None:
-        """Write what is in memory, and unmount."""
+    def end(self, again: Callable[[], object] | None = None) -> bool:
+        """Write what is in memory, and unmount; whether it has. Where workers are at it, which may hang, ``again`` is
+        called when they have gone, on a thread of its own."""
     # -- inodes
     def root(self) -> tuple[bytes, bytearray]:
         """Key and look of the directory that is mounted."""

@@ -7,6 +7,7 @@ library finds an inode that it has in memory by these, and asks a metadata serve
 
 import errno
 import os
+import threading
 
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
@@ -190,14 +191,26 @@ cdef class Mounted:
     def file_system(self):
         return ceph_get_fs_cid(self.mount)
 
-    def end(self):
+    def end(self, again=None):
         cdef ceph_mount_info *mount = self.mount
         if mount == NULL:
-            return
+            return True
+        if self.users:
+            self.end_again = again
+            return False
         self.mount = NULL
         with nogil:
             ceph_unmount(mount)  # of what was never mounted: an error, and nothing else
             ceph_release(mount)
+        return True
+
+    cdef int left(self) except -1:
+        """One who has used it does so no more."""
+        self.users -= 1
+        if not self.users and self.end_again is not None:
+            again, self.end_again = self.end_again, None
+            threading.Thread(target=again, daemon=True).start()  # it waits
+        return 0
 
     # -- inodes --------------------------------------------------------------------------------------------------
     cdef inode_t *inode(self, bytes key) except NULL:

@@ -6,6 +6,7 @@ Owns the names of sessions that this process has; imports the extension.
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import threading
 from dataclasses import dataclass
@@ -81,8 +82,9 @@ def mounted(settings: Settings) -> Client:
 
 
 def unmount(client: Client) -> None:
-    """Give a mount back, which nobody uses any more. Waits for the cluster."""
-    client.end()
+    """Give a mount back, which nobody uses any more but workers. Waits for the cluster."""
+    if not client.end(functools.partial(unmount, client)):
+        return  # it has its name until then
     with _naming:
         for name in [name for name, owner in _names.items() if owner is client]:
             del _names[name]
