@@ -113,7 +113,7 @@ cdef class Sync(Sharer):
         if self.node.inline or self.node.export.asynchronous:
             return False
         if self.node.mount.stored_names is not None:
-            return True  # whose sync always waits
+            return True
         if self.node.fd < 0:
             return False  # without a descriptor it is a store's
         if self.opened is not None:

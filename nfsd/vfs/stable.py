@@ -5,6 +5,7 @@ Owns nothing. Callers that wait for the same file share an fsync (:mod:`nfsd.vfs
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from nfsd.vfs.store_mounts import store_of
 from nfsd.vfs.syscalls import AT_EMPTY_PATH, STATX_MASK, SYS_CLOSE, SYS_FSYNC, SYS_OPENAT, SYS_STATX, SYS_SYNCFS
 from nfsd.vfs.types import Credential, FileType
 from nfsd.vfs.unstable import UnstableWrites
+from rpcrdma.firewall import contain
 from rpcrdma.rpc import eager
 
 Finished = Callable[[int], None]
@@ -113,15 +115,20 @@ class StableStorage:
         through = self._unstable.take(node.inode)
         store = store_of(node)
         assert store is not None
+        waits = False
 
         def done(_: object, failure: BaseException | None) -> None:
             error = 0 if failure is None else getattr(failure, "errno", None) or errno.EIO
             through.clear()
             if error:
                 node.write_back.failed(error)
-            finished(error)
+            if waits:
+                finished(error)
+            else:  # who waits for it has only begun to
+                asyncio.get_running_loop().call_soon(contain, None, finished, error)
 
         eager.start(store.data.sync(node), done)
+        waits = True
 
     def _fsync(self, mount: Mount, through: list[OpenFile], finished: Finished) -> None:
         """fsync each of these. It stays open until that is over."""
