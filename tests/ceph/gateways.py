@@ -30,8 +30,11 @@ _names = itertools.count()
 class Gateway(Process):
     """One server, with a state directory of its own."""
 
-    def __init__(self, directory: Path, options: dict[str, Any], name: str, settings: dict[str, Any]) -> None:
-        """``name``: what it is called in the cluster. ``settings``: of the server, beside what every gateway has."""
+    def __init__(
+        self, directory: Path, options: dict[str, Any], name: str, settings: dict[str, Any], **export: Any
+    ) -> None:
+        """``name``: what it is called in the cluster. ``settings``: of the server, beside what every gateway has;
+        ``export``: likewise of its export."""
         self.name = name
         self.port, self.rdma, self.mountd, self.nlm = (free_port() for _ in range(4))
         server = {
@@ -39,8 +42,12 @@ class Gateway(Process):
             "nlm_port": self.nlm, "rpcbind": False, "nfs4": {"grace_time": 0, "lease_time": 10}, "state_dir": "state",
             "name": name, **settings,
         }  # fmt: skip
-        export = {"backend": "cephfs", "pseudo": PLACE, "squash": "none", "options": {**options, "gateway": name}}
-        super().__init__(directory / name, server, export)
+        options = {**options, "gateway": name}
+        super().__init__(
+            directory / name,
+            server,
+            {"backend": "cephfs", "pseudo": PLACE, "squash": "none", "options": options, **export},
+        )
 
     async def ready(self) -> None:
         """Wait until clients see the export."""
