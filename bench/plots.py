@@ -5,9 +5,11 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from bench.study import Study, by
+
+_LABELS: Final = {"cpu_us": "CPU µs per call", "calls_per_s": "calls per second"}
 
 
 def library() -> tuple[Any, Any]:
@@ -28,9 +30,11 @@ def draw(study: Study, rows: Sequence[Mapping[str, Any]], path: Path) -> None:
         picture = figure_module.Figure(figsize=(7, 3.5), layout="constrained")
         axes = picture.add_subplot()
         for kind, same in by([dict(row) for row in rows], *keys).items():
-            points = sorted((row[along], row[figure]) for row in same)
+            points = sorted((row[along], row[figure]) for row in same if figure in row)
+            if not points:
+                continue  # another question of the same study
             axes.plot(*zip(*points, strict=True), marker="o", label=" over ".join(kind))
-        axes.set(xscale="log", yscale="log", xlabel=along, ylabel="CPU µs per call", title=study.name)
+        axes.set(xscale="log", yscale="log", xlabel=along, ylabel=_LABELS[figure], title=study.name)
         axes.grid(visible=True, which="major", alpha=0.4)
         axes.legend()
         picture.savefig(path, format="svg", metadata={"Date": None})
