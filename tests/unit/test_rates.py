@@ -210,6 +210,13 @@ def test_a_reload_changes_the_rate_of_clients_that_wait(tmp_path: Path, clock: C
     on_site(tmp_path, on_clock(clock, test), server=TEN)
 
 
+def set_clock(site: Site, clock: Callable[[], float]) -> None:
+    """Have the engine, and its clients, look at another clock."""
+    site.engine.now = clock
+    for record in site.engine.clients.all():
+        record.clock = clock
+
+
 @pytest.mark.parametrize("minor", [0, 1])
 def test_a_client_that_is_slowed_down_keeps_its_lease(tmp_path: Path, clock: Clock, minor: int) -> None:
     async def test(site: Site) -> None:
@@ -224,7 +231,7 @@ def test_a_client_that_is_slowed_down_keeps_its_lease(tmp_path: Path, clock: Clo
         (record,) = [found for found in engine.clients.all() if found.confirmed]
         now = asyncio.get_running_loop().time() + 100.0
         site.daemon._nfs4._timer.cancel()  # what it would do is done here, at another time
-        engine.now = lambda: now
+        set_clock(site, lambda: now)
         assert record.lease_end < now
         engine.handle_timer(now)
         assert not record.expired, "what it has sent is not read: nobody knows whether it is silent"
@@ -244,7 +251,7 @@ def test_a_client_that_is_slowed_down_keeps_its_lease(tmp_path: Path, clock: Clo
 async def swept(site: Site, now: float) -> None:
     """The timer's work at another time; by itself it does nothing any more."""
     site.daemon._nfs4._timer.cancel()
-    site.engine.now = lambda: now
+    set_clock(site, lambda: now)
     site.engine.handle_timer(now)
 
 
@@ -267,7 +274,7 @@ def test_a_dead_client_is_not_kept_alive_by_a_busy_neighbour(tmp_path: Path, clo
             now += 100.0
             await swept(site, now)
             assert not record.expired
-        site.engine.now = lambda: now + 1.0
+        set_clock(site, lambda: now + 1.0)
         record.renew()  # as its SEQUENCE or RENEW would
         for _ in range(3):
             now += 100.0
