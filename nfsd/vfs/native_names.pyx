@@ -15,7 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from nfsd.backends.interface import Found
 from nfsd.vfs.attributes import statx_buffer
-from nfsd.vfs.mounts import creates_whole, journalled, links_with_name
+from nfsd.vfs.mounts import creates_whole, handle_prefix, journalled, links_with_name
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
     RESOLVE_CACHED as _RESOLVE_CACHED,
@@ -389,7 +389,7 @@ cdef class NativeNames(NativeAttributes):
         opened for that."""
         cdef object mount = change.directory.mount
         cdef Node node
-        handle = self.handles.get((mount.export.id, mount.fs_id, kernel_of(name)))
+        handle = self.handles.get(<bytes>mount.handle_prefix + kernel_of(name))
         node = None if handle is None else self.nodes.find(handle)
         return None if node is None or node.fd < 0 else node
 
@@ -435,7 +435,7 @@ cdef class NativeNames(NativeAttributes):
         cdef Node node
         self.open_files.forget_removed_inode(inode)
         for export in self.exports.exports:
-            handle = self.handles.pop((export.id, fs_id, kernel), None)
+            handle = self.handles.pop(<bytes>handle_prefix(export.id, fs_id) + kernel, None)
             if handle is None:
                 handle = self.service.known.codec.encode(export.id, fs_id, kind, kernel[4:])
             node = self.nodes.find(handle)
