@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from nfsd.admin.asking import NotAnswered, ask
+
 PATIENCE = 60.0
 INTERRUPTIBLE = ("env", "--default-signal=INT", sys.executable)
 """Some test runners have their processes ignore SIGINT."""
@@ -166,3 +168,22 @@ def test_a_command_whose_output_nobody_reads(tmp_path: Path, words: str) -> None
     assert b"Traceback" not in ended.stderr
     assert b"ignored" not in ended.stderr
     assert ended.returncode == 141
+
+
+def test_no_wait_for_an_answer_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A signal that comes just before recv() waits is seen only when it returns."""
+    waits: list[float | None] = []
+
+    class Watched(socket.socket):
+        def recv(self, *arguments: int) -> bytes:
+            waits.append(self.gettimeout())
+            return super().recv(*arguments)
+
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "control"))
+        silent.listen()
+        monkeypatch.setattr(socket, "socket", Watched)
+        with pytest.raises(NotAnswered, match="does not answer"):
+            ask(str(tmp_path), "clients", patience=1.2)
+    assert len(waits) >= 3
+    assert max(wait or PATIENCE for wait in waits) <= 0.5
