@@ -52,7 +52,7 @@ def test_mount_says_rdma_and_one_mebibyte(client: Client) -> None:
     client.server.assert_running()
 
 
-@pytest.mark.parametrize("files", [400, pytest.param(2000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("files", [100, pytest.param(2000, marks=pytest.mark.long)])
 def test_tree_of_files(client: Client, files: int) -> None:
     work.tree_of_files(client, files)
 
