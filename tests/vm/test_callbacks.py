@@ -32,6 +32,7 @@ def until(condition: Callable[[], bool], what: str) -> None:
         time.sleep(0.2)
 
 
+@pytest.mark.long
 def test_callbacks_reach_the_client(namespace: Namespace, directory: Path) -> None:
     """A local writer makes the server recall what the client was given with its OPEN; the client returns it."""
     with (

@@ -17,6 +17,8 @@ from tests.vm.server import Server
 LEASE = 10
 """Seconds."""
 
+pytestmark = pytest.mark.long
+
 
 @pytest.fixture(scope="module")
 def pair(network: Network, directory: Path) -> Iterator[Pair]:
@@ -28,9 +30,7 @@ def pair(network: Network, directory: Path) -> Iterator[Pair]:
         yield made
 
 
-@pytest.mark.parametrize(
-    ("how", "versions"), [("frozen", ("4.0", "4.1", "4.2")), pytest.param("cut_off", ("4.2",), marks=pytest.mark.long)]
-)
+@pytest.mark.parametrize(("how", "versions"), [("frozen", ("4.0", "4.1", "4.2")), ("cut_off", ("4.2",))])
 def test_a_client_that_comes_back_after_its_lease_is_fenced(pair: Pair, how: str, versions: tuple[str, ...]) -> None:
     assert isinstance(pair.server, Server)
     # What it writes stays in its cache until it is told to write it back, however slow this machine is: the flusher

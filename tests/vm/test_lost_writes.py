@@ -92,15 +92,9 @@ def guest(directory: Path) -> Iterator[Guest]:
         yield guest
 
 
-@pytest.mark.parametrize(
-    ("point", "version"),
-    [
-        ("/full", "3"),
-        ("/flaky", "4.1"),
-        pytest.param("/full", "4.1", marks=pytest.mark.long),
-        pytest.param("/flaky", "3", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("version", ["3", "4.1"])
+@pytest.mark.parametrize("point", DISKS)
 def test_lost_data_is_not_called_safe(guest: Guest, point: str, version: str) -> None:
     """40 MiB written, the descriptor closed, write-back failed, the inode evicted."""
     _, fail, mend = DISKS[point]

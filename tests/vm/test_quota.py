@@ -13,7 +13,7 @@ import pytest
 from tests.vm.guest_server import GuestServer
 from tests.vm.network import Namespace, Network
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.long]
 
 USER, OTHER = 1000, 1001
 POINT = "/mnt/nfs"

@@ -37,7 +37,7 @@ def other(network: Network, short_lease_server: Server) -> Iterator[Guest]:
         yield guest
 
 
-MARKS = {"3": [], "4.1": [pytest.mark.newest]}
+MARKS = {"4.1": [pytest.mark.newest]}
 """Versions that are not here take minutes more."""
 
 
