@@ -11,7 +11,6 @@ import json
 import os
 import socket
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -26,8 +25,6 @@ PLACES: Final = (
 )
 """State directories where a server is looked for: of the package, of ``serve DIR``, and beside a configuration."""
 _LONGEST: Final = 64 << 20
-_LONGEST_WAIT: Final = 0.5
-"""Seconds."""
 
 
 class NotAnswered(Exception):
@@ -88,17 +85,9 @@ def ask(state_dir: str, command: str, patience: float = 60.0, **fields: Any) -> 
             with address_in(state_dir) as address:
                 connection.connect(address)
             connection.sendall(json.dumps({"command": command, **fields}).encode() + b"\n")
-            line, deadline = bytearray(), time.monotonic() + patience
+            line = bytearray()
             while not line.endswith(b"\n"):
-                left = deadline - time.monotonic()
-                # A signal that comes just before recv() waits is seen only when it returns.
-                connection.settimeout(max(min(left, _LONGEST_WAIT), 0.001))
-                try:
-                    octets = connection.recv(1 << 20)
-                except TimeoutError:
-                    if left <= 0:
-                        raise
-                    continue
+                octets = connection.recv(1 << 20)
                 if not octets or len(line) > _LONGEST:
                     break
                 line += octets

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import pytest
 
-from nfsd.admin.asking import NotAnswered, ask
-
 PATIENCE = 60.0
 INTERRUPTIBLE = ("env", "--default-signal=INT", sys.executable)
 """Some test runners have their processes ignore SIGINT."""
@@ -31,6 +29,14 @@ from nfsd.cli import main
 sys.exit(main({words!r}))
 """
 """The command, which needs for ever to read one of its modules."""
+UNNOTICED = """\
+import signal, sys, threading, time
+threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+from nfsd.cli import main
+sys.exit(main({words!r}))
+"""
+"""The command, whose wait is not ended by SIGINT, because another thread gets that: as if it had come just before."""
 
 
 class Command:
@@ -98,6 +104,7 @@ READERS: dict[str, Callable[[str], Command]] = {
     "decode": lambda fifo: command("decode", fifo),
     "bench": lambda fifo: command("bench", "fio", fifo, "/tmp"),
     "check": check,
+    "a signal just before the wait": lambda fifo: Command("-c", UNNOTICED.format(words=["import", fifo])),
     "client-setup": client_setup,
     "a command that is still being imported": lambda fifo: Command(
         "-c", SLOW.format(module="nfsd.command_line", fifo=fifo, words=["ls", "tcp://127.0.0.1/"])
@@ -168,22 +175,3 @@ def test_a_command_whose_output_nobody_reads(tmp_path: Path, words: str) -> None
     assert b"Traceback" not in ended.stderr
     assert b"ignored" not in ended.stderr
     assert ended.returncode == 141
-
-
-def test_no_wait_for_an_answer_is_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal that comes just before recv() waits is seen only when it returns."""
-    waits: list[float | None] = []
-
-    class Watched(socket.socket):
-        def recv(self, *arguments: int) -> bytes:
-            waits.append(self.gettimeout())
-            return super().recv(*arguments)
-
-    with socket.socket(socket.AF_UNIX) as silent:
-        silent.bind(str(tmp_path / "control"))
-        silent.listen()
-        monkeypatch.setattr(socket, "socket", Watched)
-        with pytest.raises(NotAnswered, match="does not answer"):
-            ask(str(tmp_path), "clients", patience=1.2)
-    assert len(waits) >= 3
-    assert max(wait or PATIENCE for wait in waits) <= 0.5
