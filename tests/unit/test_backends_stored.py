@@ -12,6 +12,7 @@ from nfsd.config_file import ConfigError, parse
 from nfsd.exported import BackendChoice
 from nfsd.exports import Export, ExportTable
 from nfsd.vfs.service import FileService
+from nfsd.vfs.store_mounts import StoreMount
 from nfsd.vfs.types import BadHandle, Credential, FileType, SetAttributes, SetTo, Time
 from tests.support.native_files import UNSTABLE, NativeFiles
 from tests.unit.vfs_support import ALICE, BOB, ROOT
@@ -269,19 +270,28 @@ def test_a_backend_is_for_one_process(tmp_path):
     assert parse(text.replace("processes: 2", "processes: 1"), str(tmp_path / "exports.yaml")).exports
 
 
-def test_writes_that_come_while_a_file_has_another_turn_are_made_in_one(tmp_path):
+def test_writes_that_come_while_a_file_has_another_turn_are_made_in_one(tmp_path, monkeypatch):
     """In the order in which they come, and each with its own looks and its own failure."""
 
     async def scenario(service, root):
         node = await made(service, root, b"f", mode=0o666)
         files, data, turns, order = NativeFiles(service), root.mount.store.data, [], []
-        write_all = data.write_all
+        write, write_all, asked, all_asked = StoreMount.write, data.write_all, 0, asyncio.Event()
+
+        async def counting(*arguments):
+            nonlocal asked
+            asked += 1
+            if asked == len(places):
+                all_asked.set()
+            return await write(*arguments)
 
         async def noting(writes):
             turns.append(len(writes))
             order.extend(one.offset for one in writes)
+            await all_asked.wait()  # the first has its turn till all others have come
             return await write_all(writes)
 
+        monkeypatch.setattr(StoreMount, "write", counting)
         data.write_all = noting
         places = [*range(0, 24, 4), 1 << 40, *range(24, 40, 4)]
         writes = [
@@ -301,7 +311,9 @@ def test_writes_that_come_while_a_file_has_another_turn_are_made_in_one(tmp_path
         assert (await files.read_all(ROOT, node, 0, 99))[0] == b"".join(b"%04d" % place for place in range(0, 40, 4))
         assert turns == [1, 10]
         turns.clear()
-        await asyncio.gather(*(files.write(BOB, node, 0, b"1234", UNSTABLE) for _ in range(100)))
+        asked, places = 0, range(100)
+        all_asked.clear()
+        await asyncio.gather(*(files.write(BOB, node, 0, b"1234", UNSTABLE) for _ in places))
         assert turns == [1, 64, 35]
 
     run(tmp_path, scenario, choice=BackendChoice("python", "tests.unit.backend_plugins:Threaded"))

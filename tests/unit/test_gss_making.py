@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import queue
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -118,6 +119,7 @@ def test_a_name_service_that_hangs_has_one_thread_of_a_principal(example: kdc.Re
                 assert await caller.call() == "SUCCESS"
             # Whatever has been asked before this has got its thread.
             await made._askers.run("", lambda: None)
+            await until(lambda: asked)
             assert asked == ["alice@EXAMPLE.ORG"]
         finally:
             answer.set()
@@ -206,16 +208,20 @@ def test_long_work_of_one_host_keeps_no_other_waiting(example: kdc.Realm) -> Non
     """However many long calls it has, another's next one comes next."""
 
     async def test(raw: Raw, made: Acceptor, _: Control) -> None:
-        begin, order = threading.Event(), list[str]()
+        begun, go_on = queue.SimpleQueue[str](), threading.Semaphore(0)
 
         def work(host: str) -> None:
-            begin.wait(60)
-            order.append(host)
+            begun.put(host)
+            go_on.acquire(timeout=60)
 
         hosts = ["192.0.2.1"] * 50 + ["198.51.100.1"] * 2
         jobs = [on_behalf_of(host, asyncio.ensure_future, made.work(work, host)) for host in hosts]
-        await asyncio.sleep(0)
-        begin.set()
+        order = []
+        for _ in hosts:  # one ends only when the threads that there are have begun what they do
+            order.append(await asyncio.to_thread(begun.get, True, 60))
+            if len(order) >= 4:
+                go_on.release()
+        go_on.release(3)
         await asyncio.gather(*jobs)
         assert max(at for at, host in enumerate(order) if host == "198.51.100.1") < 4 + 2 * 4
 

@@ -2,6 +2,7 @@
 
 import re
 import shlex
+import socket
 import subprocess
 from pathlib import Path
 
@@ -38,9 +39,11 @@ def test_what_install_md_shows_is_what_happens(program: Path, tmp_path: Path) ->
     listen = ("--listen", "rdma://127.0.0.1:0", "--listen", "tcp://127.0.0.1:0")
     env = {**environment(), "PATH": f"{tmp_path}:{environment()['PATH']}"}
     with serving(program, tmp_path / "data", *command[3:], *listen) as urls:
-        assert [PORTS.sub("", url) for url in urls] == [
-            PORTS.sub("", word) for word in served[1].split() if "://" in word
-        ]
+        shown = served[1].split()
+        if not any(url.endswith(":20048") for url in urls):  # then another server of this machine has mountd's port
+            socket.create_connection(("127.0.0.1", 20048), 60).close()
+            del shown[shown.index("mountd") : shown.index("nlm")]
+        assert [PORTS.sub("", url) for url in urls] == [PORTS.sub("", word) for word in shown if "://" in word]
         for line, printed in used:
             here = line.replace("rdma://127.0.0.1/", f"{urls[0]}/")
             done = subprocess.run(
