@@ -229,13 +229,13 @@ class Daemon:
         """NFS in the versions that are spoken, and what goes with NFSv3."""
         spoken, recalls, gss = self.config.server.spoken, self._nfs4.recalls, self._gss
         versions: dict[int, Any] = {}
-        direct: dict[tuple[int, int], Any] = {}
+        natives: dict[tuple[int, int], Any] = {}
         self._nfs3 = Nfs3Procedures(self.service, delegations=recalls)
         if spoken & V3:
             versions[3] = nfs3_procedures(self.service, self.exports, delegations=recalls)
-            direct[NFS_PROGRAM, 3] = self._nfs3
+            natives[NFS_PROGRAM, 3] = self._nfs3
         if spoken & V4:
-            direct[NFS_PROGRAM, 4] = Nfs4Procedures(self._nfs4)
+            natives[NFS_PROGRAM, 4] = Nfs4Procedures(self._nfs4)
             versions[4] = nfs4_procedures()
         programs = [Program(NFS_PROGRAM, "nfs", versions)]
         if spoken & V3:
@@ -247,7 +247,7 @@ class Daemon:
             self.dispatchers["rquota"] = Dispatcher([quotas], gate=self._admission, gss=gss)
         replies = ReplayCache(self.config.server.limits.replay_memory)
         self.dispatchers["nfs"] = self._fitting.dispatcher(
-            programs, replies, gate=self._admission, direct=direct, gss=gss
+            programs, replies, gate=self._admission, natives=natives, gss=gss
         )
 
     async def _start_kerberos(self) -> Acceptor | None:

@@ -128,7 +128,7 @@ class ServerCollector(Collector):
     def _rpc(self) -> Iterator[Metric]:
         labels = ["program", "version", "procedure"]
         calls = CounterMetricFamily(_PREFIX + "rpc_calls", "Calls that are over", labels=labels)
-        direct = CounterMetricFamily(_PREFIX + "rpc_direct", "Calls that were answered natively", labels=labels)
+        native = CounterMetricFamily(_PREFIX + "rpc_native", "Calls that were answered natively", labels=labels)
         declined = CounterMetricFamily(
             _PREFIX + "declined",
             "Calls offered to native code and not answered by it, by procedure or operation of a COMPOUND, and reason",
@@ -149,7 +149,7 @@ class ServerCollector(Collector):
             for row in dispatcher.rows.values():
                 key = [str(part) for part in row.label]
                 calls.add_metric(key, row.calls)
-                direct.add_metric(key, row.direct)
+                native.add_metric(key, row.native_calls)
                 errors.add_metric(key, row.errors)
                 seconds.add_metric(key, row.seconds)
             for what, reason, count in dispatcher.declined():
@@ -161,7 +161,7 @@ class ServerCollector(Collector):
             running.add_metric([service], waiting)
             hits.add_metric([service], dispatcher.replay.hits)
             entries.add_metric([service], len(dispatcher.replay))
-        yield from (calls, direct, declined, waited, errors, seconds, refused, running, hits, entries)
+        yield from (calls, native, declined, waited, errors, seconds, refused, running, hits, entries)
 
     def _transports(self) -> Iterator[Metric]:
         is_open = GaugeMetricFamily(_PREFIX + "connections", "Open connections", labels=["listener"])

@@ -9,7 +9,7 @@ The contract
     ``failed`` is called: what closes the connection, or ends whatever the callback was for, so that a level-triggered
     event that was not served does not come again for ever. KeyboardInterrupt and SystemExit pass.
 
-    An exception in answering a call is not for here: it is the dispatcher's (:mod:`rpcrdma.rpc.dispatch`) or the direct
+    An exception in answering a call is not for here: it is the dispatcher's (:mod:`rpcrdma.rpc.dispatch`) or the native
     calls' (:mod:`rpcrdma.rpc.native`), which answer SYSTEM_ERR. What gets here is a mistake in a transport.
 """
 

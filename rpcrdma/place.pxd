@@ -72,7 +72,7 @@ cdef class Held:
 
 
 cdef class Answerer:
-    """Who answers calls directly."""
+    """Who answers calls natively."""
 
     cdef int answer(self, const uint8_t *message, size_t size, Place place) except -1
     cdef int hold(self, Held held) except -1

@@ -4,4 +4,4 @@ class Place:
     """Where one reply is written; transports derive theirs."""
 
 class Answerer:
-    """Who answers calls directly, in the stack in which they arrive."""
+    """Who answers calls natively, in the stack in which they arrive."""

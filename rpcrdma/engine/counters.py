@@ -21,7 +21,6 @@ class Counters:
         "backward_calls",
         "backward_replies",
         "calls",
-        "direct_calls",
         "discards",
         "err_bad_xdr",
         "err_cant_reply",
@@ -34,6 +33,7 @@ class Counters:
         "long_calls",
         "long_replies",
         "memory_waits",
+        "native_calls",
         "no_replies",
         "options",
         "read_bytes",
@@ -52,7 +52,7 @@ class Counters:
     backward_calls: int
     backward_replies: int
     calls: int
-    direct_calls: int
+    native_calls: int
     """Those of them that were answered natively."""
     discards: int
     err_bad_xdr: int

@@ -31,7 +31,7 @@ cdef class HeldCalls:
     cdef object responder
     cdef Replies replies
     cdef Credits credits
-    cdef Answerer direct
+    cdef Answerer native
     cdef Account receive_account
     cdef size_t receive_buffer
     cdef size_t most_segments

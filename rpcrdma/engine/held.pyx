@@ -44,7 +44,7 @@ cdef class HeldCalls:
         self.responder = responder
         self.replies = replies
         self.credits = replies.credits
-        self.direct = replies.direct
+        self.native = replies.native
         self.receive_account = receive_account
         self.receive_buffer = options.receive_buffer
         self.most_segments = options.max_segments
@@ -58,7 +58,7 @@ cdef class HeldCalls:
         reply.forget_payload()
         if self.owner is None or not self.owner.begin_held():
             reply.drop()
-            self.direct.dismiss()
+            self.native.dismiss()
             return None
         held = HeldMessage.__new__(HeldMessage)
         held.calls = self
@@ -82,7 +82,7 @@ cdef class HeldCalls:
             receive = self.receive_account.lease(self.receive_buffer)
         except OutOfMemory:
             self.replies.reply.drop()
-            self.direct.dismiss()
+            self.native.dismiss()
             return self.replies.leave(octets, size, header, MEMORY)
         held = self.keep(message, size, None, 0, header)
         if held is None:
@@ -92,7 +92,7 @@ cdef class HeldCalls:
         self.credits.asked = header.credit
         self.credits.outstanding += 1
         self.replies.endpoint.repost(receive)
-        self.direct.hold(held)
+        self.native.hold(held)
         return True
 
     cdef int again(self, HeldMessage held) except -1:
@@ -124,14 +124,14 @@ cdef class HeldCalls:
         place_chunk(reply, octets, &header, held.sink, held.sink_size)
         reply.kept = True
         try:
-            outcome = self.direct.answer_again(held, reply)
+            outcome = self.native.answer_again(held, reply)
         finally:
             reply.kept = False
             place_chunk(reply, octets, &header, None, 0)
         if outcome == WAITS:
             reply.forget_payload()
             held.head, reply.head = reply.head, None
-            self.direct.hold(held)
+            self.native.hold(held)
             return False
         self.conclude(held, outcome, &header)
         return True
@@ -140,7 +140,7 @@ cdef class HeldCalls:
         """Send the reply of a call that waited, or leave the call to the responder."""
         cdef NativeReply reply = self.replies.reply
         cdef Lease message = held.lease, sink = held.sink
-        cdef object holder = message if outcome == ANSWERED else self.direct.passed_on(held, message)
+        cdef object holder = message if outcome == ANSWERED else self.native.passed_on(held, message)
         cdef long grant = self.credits.grant()
         held.lease = held.sink = None
         if outcome != ANSWERED and not self.responder.closed:

@@ -27,7 +27,7 @@ class NativeResponder(NativeOwner):
         self,
         responder: Responder,
         endpoint: NativeEndpoint,
-        direct: Answerer,
+        native: Answerer,
         account: Account,
         receive_account: Account,
         options: ResponderOptions,

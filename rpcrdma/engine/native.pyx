@@ -80,7 +80,7 @@ cdef class NativeResponder(NativeOwner):
     cdef HeldCalls held
     cdef Credits credits
     cdef object run
-    cdef Answerer direct
+    cdef Answerer native
     cdef Account receive_account
     cdef size_t receive_buffer
     cdef size_t most                # octets of a Read chunk
@@ -96,15 +96,15 @@ cdef class NativeResponder(NativeOwner):
     cdef long spare                 # what a grant may not count on: messages of the batch that may be no calls
 
     def __init__(
-        self, responder, NativeEndpoint endpoint not None, Answerer direct not None, Account account not None,
+        self, responder, NativeEndpoint endpoint not None, Answerer native not None, Account account not None,
         Account receive_account not None, options, run, owner=None,
     ):
         self.responder = responder
-        self.replies = Replies(responder, endpoint, direct, account)
+        self.replies = Replies(responder, endpoint, native, account)
         self.held = HeldCalls(responder, self.replies, receive_account, options, run, owner)
         self.credits = responder.credits
         self.run = run
-        self.direct = direct
+        self.native = native
         self.receive_account = receive_account
         self.receive_buffer = options.receive_buffer
         self.most = options.max_call_size
@@ -134,7 +134,7 @@ cdef class NativeResponder(NativeOwner):
         """Find out what holds until :meth:`pause`."""
         self.begun = True
         self.spare = 0
-        self.takes = self.responder.answers_directly
+        self.takes = self.responder.answers_natively
         if self.takes:
             self.wary = self.responder.wary
             self.replies.begin()
@@ -144,9 +144,9 @@ cdef class NativeResponder(NativeOwner):
     cdef int pause(self) except -1:
         """The end of a batch: other code may run, and the responder goes on."""
         self.begun = False
-        self.direct.pause()
+        self.native.pause()
         self.replies.count()
-        if self.passed_on or self.credits.posted < self.credits.target or not self.responder.answers_directly:
+        if self.passed_on or self.credits.posted < self.credits.target or not self.responder.answers_natively:
             self.passed_on = False
             self.responder.proceed()
             self.run()
@@ -164,7 +164,7 @@ cdef class NativeResponder(NativeOwner):
         if not self.takes:
             self.begun = False
             for _ in messages:
-                self.direct.decline(NULL, 0, VERSION)
+                self.native.decline(NULL, 0, VERSION)
             return messages
         try:
             try:
@@ -181,7 +181,7 @@ cdef class NativeResponder(NativeOwner):
             finally:
                 self.begun = False
                 self.replies.reply.drop()
-                self.direct.pause()
+                self.native.pause()
                 self.replies.count()
         except BaseException:
             # The connection ends of it: what nobody has taken goes with it.
@@ -193,7 +193,7 @@ cdef class NativeResponder(NativeOwner):
 
     cdef object left(self, object message, Lease lease):
         """A message that is the responder's, with what holds it."""
-        holder = self.direct.passed_on(None, lease)
+        holder = self.native.passed_on(None, lease)
         return message if holder is lease else message._replace(lease=holder)
 
     cdef bint answer(self, Lease message, size_t size) except -1:
@@ -299,13 +299,13 @@ cdef class NativeResponder(NativeOwner):
         except BaseException:
             call.message.release()
             call.sink.release()
-            self.direct.pause()
+            self.native.pause()
             raise
-        self.direct.pause()
+        self.native.pause()
         self.passed_on = True
         message, sink, call.message, call.sink = call.message, call.sink, None, None
         if ok:
-            self.responder.take_back(message, call.size, sink, self.direct.passed_on(None, message))
+            self.responder.take_back(message, call.size, sink, self.native.passed_on(None, message))
         else:
             self.responder.unfetched(message, call.size, sink)
         return 0
@@ -339,7 +339,7 @@ cdef class NativeResponder(NativeOwner):
             if held is None:
                 return False
             call.message = call.sink = None
-            self.direct.hold(held)
+            self.native.hold(held)
             return True
         if outcome != ANSWERED:
             return False

@@ -65,7 +65,7 @@ cdef class Replies:
     cdef Credits credits
     cdef object counters
     cdef NativeEndpoint endpoint
-    cdef Answerer direct
+    cdef Answerer native
     cdef NativeReply reply
     # What holds for this batch.
     cdef uint32_t version

@@ -273,12 +273,12 @@ cdef class NativeReply(Place):
 
 
 cdef class Replies:
-    def __init__(self, responder, NativeEndpoint endpoint not None, Answerer direct not None, Account account not None):
+    def __init__(self, responder, NativeEndpoint endpoint not None, Answerer native not None, Account account not None):
         self.responder = responder
         self.credits = responder.credits
         self.counters = responder.counters
         self.endpoint = endpoint
-        self.direct = direct
+        self.native = native
         self.reply = NativeReply.__new__(NativeReply)
         self.reply.account = account
         self.reply.endpoint = endpoint
@@ -295,9 +295,9 @@ cdef class Replies:
     cdef bint leave(self, const uint8_t *octets, size_t size, const header_t *header, int reason) noexcept:
         """Leave a message to the responder, and count that; NULL: it is not known which call it is. Returns False."""
         if header == NULL or header.procedure != RDMA_MSG:
-            self.direct.decline(NULL, 0, reason)
+            self.native.decline(NULL, 0, reason)
         else:
-            self.direct.decline(octets + header.payload, size - header.payload, reason)
+            self.native.decline(octets + header.payload, size - header.payload, reason)
         return False
 
     cdef int prepare(self, const uint8_t *octets, const header_t *header) except -2:
@@ -319,11 +319,11 @@ cdef class Replies:
         try:
             reply.head = reply.account.lease(self.threshold)
         except OutOfMemory:
-            self.direct.decline(call, size, MEMORY)
+            self.native.decline(call, size, MEMORY)
             return DECLINED
         reply.begin(reply_header_size(header), self.threshold)
         try:
-            outcome = self.direct.answer(call, size, reply)
+            outcome = self.native.answer(call, size, reply)
         except BaseException:
             reply.drop()
             raise
@@ -409,7 +409,7 @@ cdef class Replies:
             counters.inline_replies += self.answered_calls - self.long_replies
             counters.long_replies += self.long_replies
             counters.long_calls += self.long_calls
-            counters.direct_calls += self.answered_calls
+            counters.native_calls += self.answered_calls
             self.answered_calls = self.long_replies = self.long_calls = 0
         if self.reads:
             counters.reads += self.reads

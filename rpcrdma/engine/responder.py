@@ -116,7 +116,7 @@ class Responder(Answers):
         self._may_wait = True
 
     @property
-    def answers_directly(self) -> bool:
+    def answers_natively(self) -> bool:
         """Whether short calls may be answered without it (:mod:`rpcrdma.engine.native`): not before the version is
         settled, nor while something is to be looked at more closely."""
         return (
@@ -129,7 +129,7 @@ class Responder(Answers):
 
     @property
     def wary(self) -> bool:
-        """Whether calls may come that are ``poisoned``: these are not to be answered directly."""
+        """Whether calls may come that are ``poisoned``: these are not to be answered natively."""
         if self.poisoned is None:
             return False
         if self.poisoned:
@@ -219,7 +219,7 @@ class Responder(Answers):
         return call
 
     def lost(self, count: int) -> None:
-        """Replies that were given directly have not left."""
+        """Replies that were given natively have not left."""
         if not self.closed:
             self.counters.send_failures += count
             self._fail("an RDMA Write or Send failed", None)
@@ -242,7 +242,7 @@ class Responder(Answers):
         return self.credits.posted > self.credits.target
 
     def proceed(self) -> None:
-        """Do what has become possible by what was done directly."""
+        """Do what has become possible by what was done natively."""
         self._advance()
 
     def reply(self, call: ForwardCall, reply: Reply) -> None:

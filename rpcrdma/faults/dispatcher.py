@@ -37,9 +37,9 @@ class FaultyDispatcher(Dispatcher):
         self._overtaken: dict[Transport, list[_Overtaken]] = {}
         """Replies that are waiting for others, by connection."""
 
-    def direct_calls(self, transport: Transport) -> NativeCalls | None:
+    def native_calls(self, transport: Transport) -> NativeCalls | None:
         """What answers the common calls of a connection natively, as long as nothing may be done to them."""
-        calls = super().direct_calls(transport)
+        calls = super().native_calls(transport)
         if calls is not None:
             calls.intercepted = partial(self._planner.concerns, transport)
         return calls

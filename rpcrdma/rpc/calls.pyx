@@ -44,7 +44,7 @@ cdef tuple copy_of(Held held, Place place):
 def failed(transport, xid, row, what, error):
     if row is not None:
         row.calls += 1
-        row.direct += 1
+        row.native_calls += 1
         row.errors += 1
         what = f"{row.label[0]}v{row.label[1]} {row.label[2]}"
     _log.error("%s xid %#010x %s failed", transport, xid, what, exc_info=error)

@@ -196,11 +196,11 @@ class Dispatcher:
         replay_cache: replay.ReplayCache | None = None,
         *,
         gate: Gate | None = None,
-        direct: Mapping[tuple[int, int], NativeProgram] | None = None,
+        natives: Mapping[tuple[int, int], NativeProgram] | None = None,
         gss: Acceptor | None = None,
     ) -> None:
         """``gate`` says whose calls are executed; anybody's without one. What it turns away is denied with AUTH_BADCRED
-        before anything is done about it, as Linux's server does it. ``direct`` are native answers to the common
+        before anything is done about it, as Linux's server does it. ``natives`` are native answers to the common
         procedures of a (program, version) in ``programs``. ``gss`` has the contexts of callers that use RPCSEC_GSS;
         without it they are denied. Raises ValueError for a procedure that nothing answers."""
         self.replay = replay.ReplayCache() if replay_cache is None else replay_cache
@@ -213,7 +213,7 @@ class Dispatcher:
         self.refused = 0
         """Calls that never reached a procedure: headers, credentials, programs, versions, procedures unknown here."""
         self._gate = gate
-        self._direct = dict(direct or {})
+        self._natives = dict(natives or {})
         self._credentials = CredentialReader()
         self.gss = gss
         self.secured = None if gss is None else SecuredCalls(gss, self, gate)
@@ -223,23 +223,23 @@ class Dispatcher:
         for program in programs:
             for version, procedures in program.versions.items():
                 self._versions.setdefault(program.number, {})[version] = frozenset(procedures)
-                native = self._direct.get((program.number, version))
+                native = self._natives.get((program.number, version))
                 for number, procedure in procedures.items():
                     self.rows[program.number, version, number] = Row(program, version, number, procedure, native)
         self._unread = Declined()
-        for (program_number, version), native in self._direct.items():
+        for (program_number, version), native in self._natives.items():
             for (number, of, procedure_number), row in self.rows.items():
                 if (number, of) == (program_number, version):
                     native.declined.names[procedure_number] = row.label[2]
                     native.waited.names[procedure_number] = row.label[2]
 
-    def direct_calls(self, transport: Transport) -> NativeCalls | None:
+    def native_calls(self, transport: Transport) -> NativeCalls | None:
         """What answers the common calls of a connection natively; None: nothing does."""
-        if not self._direct:
+        if not self._natives:
             return None
         versions = [
             (number, version, program, [self.rows.get((number, version, procedure)) for procedure in range(64)])
-            for (number, version), program in self._direct.items()
+            for (number, version), program in self._natives.items()
         ]
         read, known = self._credentials.read, None if self.secured is None else self.secured.known
         return NativeCalls(transport, self.replay, read, versions, self._gate, self._unread, self, known)
@@ -260,7 +260,7 @@ class Dispatcher:
                 yield (*label, name), reason, count
 
     def _native(self) -> Iterator[tuple[tuple[str, str], NativeProgram]]:
-        for (number, version), native in self._direct.items():
+        for (number, version), native in self._natives.items():
             program = next((row.label[0] for row in self.rows.values() if row.number[0] == number), str(number))
             yield (program, str(version)), native
 

@@ -19,7 +19,7 @@ cdef enum:
 
 
 cdef class NativeProgram:
-    """The procedures of one version of one program that can be answered directly."""
+    """The procedures of one version of one program that can be answered natively."""
 
     cdef uint64_t procedures        # bit n: procedure n may be tried
     cdef uint64_t guarded           # bit n: procedure n is under the replay cache

@@ -5,7 +5,7 @@ from rpcrdma.rpc.program import Transport
 from rpcrdma.rpc.tally import Latencies, Tally
 
 class NativeProgram:
-    """The procedures of one version of one program that can be answered directly; derived from in native code.
+    """The procedures of one version of one program that can be answered natively; derived from in native code.
 
     ``latencies`` has the times of its calls.
 

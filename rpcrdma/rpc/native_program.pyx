@@ -119,6 +119,6 @@ cdef class NativeVersion:
         """Count a call of a procedure that has been answered with success, after so long."""
         cdef Counts counts = self.rows[procedure]
         counts.calls += 1
-        counts.direct += 1
+        counts.native_calls += 1
         counts.seconds += seconds
         return 0

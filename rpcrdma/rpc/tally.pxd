@@ -41,7 +41,7 @@ cdef class Counts:
     """Calls of one procedure that are over."""
 
     cdef public uint64_t calls
-    cdef public uint64_t direct         # of them, those that were answered natively
+    cdef public uint64_t native_calls   # of them, those that were answered natively
     cdef public uint64_t errors         # of them, those that were answered with an RPC error, or not at all
     cdef public double seconds
 

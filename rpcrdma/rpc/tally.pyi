@@ -31,7 +31,7 @@ class Counts:
     """Calls of one procedure that are over."""
 
     calls: int
-    direct: int
+    native_calls: int
     """Those of them that were answered natively."""
     errors: int
     """Those of them that were answered with an RPC error, or not at all."""

@@ -13,7 +13,7 @@ from rpcrdma.rpc.program import RpcReply, Transport
 class Dispatcher(Protocol):
     """Where calls go: :class:`rpcrdma.rpc.dispatch.Dispatcher`."""
 
-    def direct_calls(self, transport: Transport) -> Answerer | None:
+    def native_calls(self, transport: Transport) -> Answerer | None:
         """What answers the common calls of a connection natively, if anything does."""
 
     def admits(self, transport: Transport) -> bool:

@@ -99,7 +99,7 @@ class RdmaConnection(Unsecured):
         self._running = False
         self._drained: asyncio.Future[None] | None = None
         self._tap: Tap | None = None
-        self._direct: NativeResponder | None = None
+        self._native: NativeResponder | None = None
         self._peer_data = request.private_data
         self._accept(request)
 
@@ -155,12 +155,12 @@ class RdmaConnection(Unsecured):
         self.max_long_backchannel_size = responder.max_backward_size
         self.can_be_invalidated = self._server.provider.can_be_invalidated
         self.responder.may_read = self._endpoint.max_reads > 0
-        direct = self._dispatcher.direct_calls(self)
-        if direct is not None and isinstance(self._endpoint, NativeEndpoint):
-            self._direct = NativeResponder(
-                self.responder, self._endpoint, direct, self._account, self._receive_account, responder, self._run, self
+        native = self._dispatcher.native_calls(self)
+        if native is not None and isinstance(self._endpoint, NativeEndpoint):
+            self._native = NativeResponder(
+                self.responder, self._endpoint, native, self._account, self._receive_account, responder, self._run, self
             )
-            self._direct.set_pace(self._seat.host.pace)
+            self._native.set_pace(self._seat.host.pace)
         _log.debug(
             "%s: accepted with %d Receives, %d RDMA Reads, thresholds %d in and %d out, remote invalidation %s",
             self,
@@ -189,8 +189,8 @@ class RdmaConnection(Unsecured):
         """Keep calls, in the Receives that they have taken, until the host may have them; the others are returned."""
         calls: Sequence[Received] = messages
         others: Sequence[Received] = ()
-        if self._direct is not None:
-            calls, others = self._direct.calls_and_others(messages)
+        if self._native is not None:
+            calls, others = self._native.calls_and_others(messages)
         self._late.extend(calls)
         if self._late:
             self._pace.wait()
@@ -212,10 +212,10 @@ class RdmaConnection(Unsecured):
             self.responder.grow()
             self._post()
         try:
-            if self._direct is not None and not self.responder.holds_too_many:
-                messages = self._direct.received(messages)
-                if self._direct.late is not None:
-                    self._late.extend(self._direct.late)
+            if self._native is not None and not self.responder.holds_too_many:
+                messages = self._native.received(messages)
+                if self._native.late is not None:
+                    self._late.extend(self._native.late)
                     self._pace.wait()
             if messages:
                 self.responder.received(messages)
@@ -238,7 +238,7 @@ class RdmaConnection(Unsecured):
     def disconnected(self, reason: str) -> None:
         """The connection is gone; what still runs holds its own leases."""
         if isinstance(reason, RemoteAccessError):
-            xid = None if self._direct is None else self._direct.refused_call(reason.handle)
+            xid = None if self._native is None else self._native.refused_call(reason.handle)
             if xid is None:
                 xid = self.responder.suspects.refused_call(reason.handle)
             if xid is not None:
@@ -268,9 +268,9 @@ class RdmaConnection(Unsecured):
 
     def _let_go(self) -> None:
         """Hold what holds this no more, so that the connection goes with its last user and waits for no collector."""
-        if self._direct is not None:
-            self._direct.let_go()
-        self._direct, self._tap, self._endpoint = None, None, DepartedEndpoint()
+        if self._native is not None:
+            self._native.let_go()
+        self._native, self._tap, self._endpoint = None, None, DepartedEndpoint()
 
     # What :mod:`rpcrdma.hosts` sees
 
@@ -338,8 +338,8 @@ class RdmaConnection(Unsecured):
             endpoint = endpoint.remove()
         self._tap = tap
         self._endpoint = endpoint if tap is None else TapEndpoint(endpoint, tap)
-        if self._direct is not None and isinstance(self._endpoint, NativeEndpoint):
-            self._direct.set_endpoint(self._endpoint)
+        if self._native is not None and isinstance(self._endpoint, NativeEndpoint):
+            self._native.set_endpoint(self._endpoint)
 
     # The transport of calls
 

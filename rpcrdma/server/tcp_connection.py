@@ -84,11 +84,11 @@ class TcpConnection(CountingConnection):
         self._account: Account = seat.account(self._limits.connection_memory)
         self._stream = RecordStream(self._fd, self._account, self._limits.max_record, most_records=_RECORDS)
         self._waiting: deque[tuple[memoryview, Hold]] = deque()
-        direct = listener.dispatcher.direct_calls(self)
-        if direct is not None:
-            self._stream.answer_directly(direct, self._limits.max_unsent, self)
+        native = listener.dispatcher.native_calls(self)
+        if native is not None:
+            self._stream.answer_natively(native, self._limits.max_unsent, self)
             self._stream.set_pace(seat.host.pace)
-        self._paced = direct is not None  # MOUNT, NLM and others are never slowed down
+        self._paced = native is not None  # MOUNT, NLM and others are never slowed down
         self.slowing = self._pace = Slowing(seat.host.pace, self._go_on, self.close)
         self._callbacks = Awaited(self._loop)
         self._securing = Securing(listener.secure, self._loop, self)
@@ -195,7 +195,7 @@ class TcpConnection(CountingConnection):
         self._callbacks.fail()
         self._securing.close()
         # It holds what holds us: that would be left to the collector of garbage. Not now: it may be what calls us.
-        self._loop.call_soon(self._stream.answer_directly, None)
+        self._loop.call_soon(self._stream.answer_natively, None)
         for future in list(self._lease_waiters):
             if not future.done():
                 future.set_exception(ConnectionError("the connection is closed"))

@@ -21,7 +21,7 @@ cdef class HeldRecord(Held):
 cdef class RecordAnswers:
     """The calls of one stream that are answered natively."""
 
-    cdef Answerer direct
+    cdef Answerer native
     cdef Outgoing outgoing
     cdef Account account
     cdef CountingConnection owner   # of the stream; None: no call can be kept
@@ -44,5 +44,5 @@ cdef class RecordAnswers:
 
 
 cdef RecordAnswers record_answers(
-    Answerer direct, Outgoing outgoing, Account account, size_t most_unsent, CountingConnection owner
+    Answerer native, Outgoing outgoing, Account account, size_t most_unsent, CountingConnection owner
 )

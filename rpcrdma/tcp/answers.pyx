@@ -37,10 +37,10 @@ cdef class HeldRecord(Held):
         return self.answers.again(self)
 
 
-cdef RecordAnswers record_answers(Answerer direct, Outgoing outgoing, Account account, size_t most_unsent, CountingConnection owner):
+cdef RecordAnswers record_answers(Answerer native, Outgoing outgoing, Account account, size_t most_unsent, CountingConnection owner):
     """What answers the calls of one stream."""
     cdef RecordAnswers answers = RecordAnswers.__new__(RecordAnswers)
-    answers.direct, answers.outgoing, answers.account = direct, outgoing, account
+    answers.native, answers.outgoing, answers.account = native, outgoing, account
     answers.most_unsent, answers.owner = most_unsent, owner
     answers.replies = NativeReplies.__new__(NativeReplies)
     answers.replies.account = account
@@ -55,11 +55,11 @@ cdef class RecordAnswers:
         cdef NativeReplies replies = self.replies
         cdef int outcome
         if self.outgoing.queued > self.most_unsent or not replies.begin():
-            self.direct.decline(message, length, TURN if self.outgoing.queued > self.most_unsent else MEMORY)
+            self.native.decline(message, length, TURN if self.outgoing.queued > self.most_unsent else MEMORY)
             return False
         replies.shown = self.tap is not None
         try:
-            outcome = self.direct.answer(message, length, replies)
+            outcome = self.native.answer(message, length, replies)
         except BaseException:
             replies.cancel()
             raise
@@ -72,7 +72,7 @@ cdef class RecordAnswers:
     cdef int pause(self) except -1:
         """The end of a turn: other code may run."""
         self.replies.drop()
-        return self.direct.pause()
+        return self.native.pause()
 
     # -- calls that wait -----------------------------------------------------------------------------------------
 
@@ -81,22 +81,22 @@ cdef class RecordAnswers:
         cdef HeldRecord held = HeldRecord.__new__(HeldRecord)
         cdef Lease room
         if self.owner is None or not self.owner.begin_held():
-            self.direct.dismiss()
-            self.direct.decline(message, length, TURN)
+            self.native.dismiss()
+            self.native.decline(message, length, TURN)
             return False
         try:
             room = self.account.lease(LATE_ROOM)
         except OutOfMemory:
             self.owner.end_held()
-            self.direct.dismiss()
-            self.direct.decline(message, length, MEMORY)
+            self.native.dismiss()
+            self.native.decline(message, length, MEMORY)
             return False
         held.answers = self
         held.message, held.size = message, length
         held.hold, held.room = lease.retain(), room
         if self.pace is not None and length > MUCH:
             self.pace.promise(length)
-        self.direct.hold(held)
+        self.native.hold(held)
         return True
 
     cdef int again(self, HeldRecord held) except -1:
@@ -125,11 +125,11 @@ cdef class RecordAnswers:
         replies.start = <uint8_t *>replies.lease.address
         replies.at, replies.end = replies.start + 4, replies.start + replies.lease.capacity
         replies.shown, replies.whole = self.tap is not None, False
-        outcome = self.direct.answer_again(held, replies)
+        outcome = self.native.answer_again(held, replies)
         if outcome == WAITS:
             replies.cancel()
             held.room, replies.lease = replies.lease, None
-            self.direct.hold(held)
+            self.native.hold(held)
             return False
         if outcome == ANSWERED and not self.closed:
             self.queue(replies)
@@ -137,7 +137,7 @@ cdef class RecordAnswers:
             replies.forget_payload()
         replies.drop()
         held.hold = None
-        holder = hold if outcome == ANSWERED else self.direct.passed_on(held, hold)
+        holder = hold if outcome == ANSWERED else self.native.passed_on(held, hold)
         if outcome != ANSWERED and not self.closed:
             at = held.message - <const uint8_t *>hold.address
             self.owner.take_back(hold.view[at : at + held.size], holder)

@@ -38,7 +38,7 @@ class RecordStream:
     missing: int
     """Octets of the present record that have not been received, as far as is known."""
     answered: int
-    """Calls that the last :meth:`receive` answered directly."""
+    """Calls that the last :meth:`receive` answered natively."""
     unfinished: bool
     """Whether the last :meth:`receive` left off because it had done much, or because much waits to be sent. Call it
     again, ``readable`` or not, when others have had their turn and what waits has been sent or can be."""
@@ -52,10 +52,10 @@ class RecordStream:
     sent_octets: int
     def give(self, lease: Lease) -> None:
         """Memory of the size that ``starved`` said; the next :meth:`receive` takes it, or releases it."""
-    def answer_directly(
-        self, direct: Answerer | None, most_unsent: int = 0, owner: CountingConnection | None = None
+    def answer_natively(
+        self, native: Answerer | None, most_unsent: int = 0, owner: CountingConnection | None = None
     ) -> None:
-        """Offer calls to ``direct`` before they are returned, as long as no more than ``most_unsent`` octets wait. Calls
+        """Offer calls to ``native`` before they are returned, as long as no more than ``most_unsent`` octets wait. Calls
         that have to wait are kept if the ``owner`` lets them. With None, which may come after :meth:`close` too, but not
         while anything here is at work, neither is held any more; calls that wait have both themselves."""
     def secure(
@@ -68,7 +68,7 @@ class RecordStream:
         """Have everything enciphered from now on, in both directions. What is long is enciphered and sent by the
         ``crew``; when they have done (``busy``), ``wake`` is called. With ``kernel`` it is the kernel that enciphers."""
     def set_pace(self, pace: Pace) -> None:
-        """Begin no record while the host is over its rates. To be called behind ``answer_directly``."""
+        """Begin no record while the host is over its rates. To be called behind ``answer_natively``."""
     def set_tap(self, tap: Tap | None) -> None:
         """Show every record, in both directions, to ``tap``; None: to nobody."""
     def receive(self, readable: bool = True) -> list[tuple[memoryview, Lease]]:

@@ -61,12 +61,12 @@ from rpcrdma.tcp.reading import RecordError
 cdef enum:
     READS_PER_WAKEUP = 16
     LARGEST_LEASE = 4 << 20
-    SEND_EARLY = 262144     # octets of replies that are sent before the wake-up's last call is answered
-    DIRECT_CALLS = 256      # answered per wake-up; then other connections have their turn
-    DIRECT_TIME = 100000    # nanoseconds of answering, after which they have it, too
-    SHARED_TIME = 30000     # the same while there are others
-    DIRECT_OCTETS = 4 << 20 # of their replies, likewise
-    MOST_SENT = 4 << 20     # in one turn, while there are no others
+    SEND_EARLY = 262144       # octets of replies that are sent before the wake-up's last call is answered
+    ANSWERED_CALLS = 256      # answered per wake-up; then other connections have their turn
+    ANSWERED_TIME = 100000    # nanoseconds of answering, after which they have it, too
+    SHARED_TIME = 30000       # the same while there are others
+    ANSWERED_OCTETS = 4 << 20 # of their replies, likewise
+    MOST_SENT = 4 << 20       # in one turn, while there are no others
 
 
 cdef class RecordStream(Reading):
@@ -102,9 +102,9 @@ cdef class RecordStream(Reading):
         self.max_fragments = max_fragments
         self.most_records = most_records
 
-    def answer_directly(self, Answerer direct, size_t most_unsent=0, owner=None):
-        """Offer calls to ``direct`` first, as long as no more than ``most_unsent`` octets of replies wait; None: to nobody."""
-        self.answers = direct and record_answers(direct, self.outgoing, self.account, most_unsent, owner)
+    def answer_natively(self, Answerer native, size_t most_unsent=0, owner=None):
+        """Offer calls to ``native`` first, as long as no more than ``most_unsent`` octets of replies wait; None: to nobody."""
+        self.answers = native and record_answers(native, self.outgoing, self.account, most_unsent, owner)
 
     def secure(self, directions, crew=None, wake=None, kernel=None):
         """Have everything enciphered from now on (:func:`rpcrdma.tls.records.directions`), in both directions."""
@@ -162,7 +162,7 @@ cdef class RecordStream(Reading):
                 self.parse(records)
                 if readable or self.more():
                     for reads in range(READS_PER_WAKEUP):
-                        if self.starved or self.eof or self.unfinished or self.answered >= DIRECT_CALLS:
+                        if self.starved or self.eof or self.unfinished or self.answered >= ANSWERED_CALLS:
                             break
                         if self.record is None and self.over():
                             break
@@ -198,14 +198,14 @@ cdef class RecordStream(Reading):
         cdef uint64_t now = nanoseconds()
         self.begun = True
         self.shared = shared(<void *>self, now)
-        self.until = now + (SHARED_TIME if self.shared else DIRECT_TIME)
+        self.until = now + (SHARED_TIME if self.shared else ANSWERED_TIME)
         self.received_now = 0
         self.may_send = SLICE if self.shared else MOST_SENT
         return 0
 
     cdef bint must_wait(self) noexcept:
         """Whether the next call is for another turn: this one has answered for long, or enough waits to be sent."""
-        if self.answers is not None and self.answers.octets >= DIRECT_OCTETS:
+        if self.answers is not None and self.answers.octets >= ANSWERED_OCTETS:
             return True
         if self.start == self.end and (self.record is None or self.fragment_left):
             return False  # there is no next call yet
@@ -292,13 +292,13 @@ cdef class RecordStream(Reading):
         self.answered += 1
         if self.outgoing.queued >= SEND_EARLY:
             # The peer can go on with these while we answer the rest.
-            self.answers.direct.pause()
+            self.answers.native.pause()
             self.send()
         return True
 
     cdef object holder_of(self, Lease hold):
         """What holds a record that is the dispatcher's."""
-        return hold if self.answers is None else self.answers.direct.passed_on(None, hold)
+        return hold if self.answers is None else self.answers.native.passed_on(None, hold)
 
     # -- sending -------------------------------------------------------------------------------------------------
 

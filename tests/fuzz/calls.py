@@ -84,15 +84,15 @@ class Sanitizer:
 class Watched:
     """Stands before a connection's native responder."""
 
-    def __init__(self, direct: Any, sanitizer: Sanitizer) -> None:
-        self.direct, self.sanitizer = direct, sanitizer
+    def __init__(self, native: Any, sanitizer: Sanitizer) -> None:
+        self.native, self.sanitizer = native, sanitizer
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.direct, name)
+        return getattr(self.native, name)
 
     def received(self, messages: Any) -> Any:
         with self.sanitizer.without_tails(messages):
-            return self.direct.received(messages)
+            return self.native.received(messages)
 
 
 class Tcp:
@@ -164,8 +164,8 @@ class Rdma:
             self.peer = Peer(self.target.peer_pool.account(64 << 20))
             await self.peer.connect(self.target.provider, self.address, LINUX)
             for connection in self.server.connections:
-                if connection._direct is not None and not isinstance(connection._direct, Watched):
-                    connection._direct = Watched(connection._direct, self.target.sanitizer)  # type: ignore[assignment]
+                if connection._native is not None and not isinstance(connection._native, Watched):
+                    connection._native = Watched(connection._native, self.target.sanitizer)  # type: ignore[assignment]
             # The first reply settles the version; only then are calls answered natively.
             self.peer.send(wire.header(1), struct.pack(">10I", 1, 0, 2, NFS_PROGRAM, 3, 0, 0, 0, 0, 0))
             await self.peer.message()
@@ -237,8 +237,8 @@ class Target:
         self.provider = SoftIwarp(self.pool)
         programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
         natives = [{(NFS_PROGRAM, 3): Nfs3Procedures(self.service)} for _ in range(2)]
-        self.direct = Dispatcher(programs, direct=natives[0])
-        dispatchers = [self.direct, GeneralCalls(programs, direct=natives[1])]
+        self.native = Dispatcher(programs, natives=natives[0])
+        dispatchers = [self.native, GeneralCalls(programs, natives=natives[1])]
         self.listeners = [TcpListener(each, self.pool, asyncio.get_running_loop()) for each in dispatchers]
         self.servers = [RdmaServer(self.provider, self.pool, each) for each in dispatchers]
         self.tcp, self.rdma = [], []
@@ -309,7 +309,7 @@ class Target:
 
     def natively(self) -> int:
         """Calls answered natively so far."""
-        return sum(row.direct for row in self.direct.rows.values())
+        return sum(row.native_calls for row in self.native.rows.values())
 
     def handles(self, call: Call) -> list[bytes]:
         """The file that each of both servers is asked about."""
@@ -330,12 +330,12 @@ class Target:
         if None in messages:
             return
         general = await self.tcp[1].call(messages[1] or b"", [], 0)
-        direct = await self.tcp[0].call(messages[0] or b"", call.cuts, call.shape)
+        native = await self.tcp[0].call(messages[0] or b"", call.cuts, call.shape)
         if call.changing:
-            assert comparable(call, direct) == comparable(call, general)
+            assert comparable(call, native) == comparable(call, general)
             self.same_files()
         else:
-            assert direct == general
+            assert native == general
             self.is_true(call, general)
 
     def is_true(self, call: Call, reply: bytes | None) -> None:

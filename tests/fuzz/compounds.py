@@ -156,11 +156,11 @@ class Target:
         answered = both.answered
         async with asyncio.timeout(PATIENCE):
             general = await both.general.call(None, messages[0])
-            direct = await both.direct.call(None, messages[1])
+            native = await both.native.call(None, messages[1])
         for name in ("answered", "general"):
             if (name == "answered") == (both.answered > answered):
                 self.reached[name] = self.reached.get(name, 0) + 1
-        assert comparable(direct) == comparable(general)
+        assert comparable(native) == comparable(general)
         both.same_slots()
 
     @staticmethod

@@ -68,7 +68,7 @@ class Side:
     def __init__(self, make: Callable[..., Dispatcher], service: Any, keytab: str) -> None:
         programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports)})]
         self.acceptor, self.pool = Acceptor({}.get, keytab=keytab), Pool(64 << 20)
-        self.dispatcher = make(programs, direct={(NFS_PROGRAM, 3): Nfs3Procedures(service)}, gss=self.acceptor)
+        self.dispatcher = make(programs, natives={(NFS_PROGRAM, 3): Nfs3Procedures(service)}, gss=self.acceptor)
         self.listener = TcpListener(self.dispatcher, self.pool, asyncio.get_running_loop())
         self.listener.listen("127.0.0.1", 0)
         self.contexts: dict[bytes, Context] = {}
@@ -95,7 +95,7 @@ class Side:
 
     def natively(self) -> int:
         """Calls answered natively so far."""
-        return sum(row.direct for row in self.dispatcher.rows.values())
+        return sum(row.native_calls for row in self.dispatcher.rows.values())
 
     async def call(self, message: bytes) -> bytes | None:
         """The reply; empty: there is none; None: the connection is closed."""

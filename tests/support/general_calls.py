@@ -8,5 +8,5 @@ from rpcrdma.rpc.dispatch import Dispatcher
 class GeneralCalls(Dispatcher):
     """Calls go to native functions as general calls, as those do that came in some way that is not common."""
 
-    def direct_calls(self, transport: object) -> None:
+    def native_calls(self, transport: object) -> None:
         """Transports offer nothing."""

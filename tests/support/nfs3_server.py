@@ -57,7 +57,7 @@ async def running(
     nfs = Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, exports, limits)})
     programs = [nfs, nfsacl_program(service, exports), mount3_program(service, exports)]
     native = {(NFS_PROGRAM, 3): Nfs3Procedures(service, limits)}
-    dispatcher = Dispatcher(programs, gate=Admission(exports), direct=native, gss=gss)
+    dispatcher = Dispatcher(programs, gate=Admission(exports), natives=native, gss=gss)
     pool = Pool(256 << 20)
     listener = TcpListener(dispatcher, pool, asyncio.get_running_loop())
     listener.listen("127.0.0.1", 0)

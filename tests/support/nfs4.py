@@ -110,7 +110,7 @@ class Server4:
             service, exports, engine, store, started=Time(1, 0), identity=b"test server", names=names, leases=leases
         )
         program = Program(NFS, "nfs", {4: nfs4_procedures()})
-        self.dispatcher = Dispatcher([program], direct={(NFS, 4): Nfs4Procedures(self.nfs4)})
+        self.dispatcher = Dispatcher([program], natives={(NFS, 4): Nfs4Procedures(self.nfs4)})
 
     async def call(self, transport: Any, message: bytes, chunks: Sequence[Any] = ()) -> bytes:
         """One RPC, with what Read chunks took out of it; the reply with its payloads put in their places."""

@@ -63,8 +63,8 @@ class InStep:
     def __init__(self, server: Server4, path: Path, minor: int) -> None:
         self.server, self.path, self.minor = server, path, minor
         self.programs = [Program(NFS, "nfs", {4: nfs4_procedures()})]
-        self.dispatcher = Dispatcher(self.programs, direct={(NFS, 4): Nfs4Procedures(server.nfs4)})
-        self.general_dispatcher = GeneralCalls(self.programs, direct={(NFS, 4): Nfs4Procedures(server.nfs4)})
+        self.dispatcher = Dispatcher(self.programs, natives={(NFS, 4): Nfs4Procedures(server.nfs4)})
+        self.general_dispatcher = GeneralCalls(self.programs, natives={(NFS, 4): Nfs4Procedures(server.nfs4)})
         self.sequences: dict[int, int] = {}
         self._before = 0
 
@@ -76,7 +76,7 @@ class InStep:
     @property
     def answered(self) -> int:
         """COMPOUNDs answered natively since the connections were made."""
-        return self.dispatcher.rows[NFS, 4, 1].direct - self._before
+        return self.dispatcher.rows[NFS, 4, 1].native_calls - self._before
 
     def message(
         self, slot: int, *operations: Operation, cache: bool = False, caller: tuple[int, int] = (0, 0), highest: int = 7
@@ -124,7 +124,7 @@ class Both(InStep):
         self.wires = [
             Wire(*await asyncio.open_connection("127.0.0.1", listener.address[1])) for listener in self.listeners
         ]
-        self.direct, self.general = self.wires
+        self.native, self.general = self.wires
         made: Any = self.wires[1]
         self.client = await Client4(made, self.minor, transport=LoopbackTransport()).connect()
         for number, port in enumerate(self.wires):
@@ -140,15 +140,15 @@ class Both(InStep):
 
     async def same(self, *operations: Operation, **how: Any) -> bytes:
         """The one reply of both to a COMPOUND that changes nothing (but perhaps, the first time, atime)."""
-        await self.direct.call(None, self.message(2, *operations, **how))
+        await self.native.call(None, self.message(2, *operations, **how))
         for _ in range(TRIES):
             general = await self.general.call(None, self.message(1, *operations, **how))
-            direct = await self.direct.call(None, self.message(0, *operations, **how))
-            if comparable(direct) == comparable(general):
+            native = await self.native.call(None, self.message(0, *operations, **how))
+            if comparable(native) == comparable(general):
                 break
-        assert comparable(direct) == comparable(general)
+        assert comparable(native) == comparable(general)
         self.same_slots()
-        return direct
+        return native
 
 
 class BothRdma(InStep):
@@ -227,10 +227,10 @@ class BothRdma(InStep):
         await self.call(0, 2, *operations, **how)
         for _ in range(TRIES):
             general = await self.call(1, 1, *operations, **how)
-            direct = await self.call(0, 0, *operations, **how)
-            if direct == general:
+            native = await self.call(0, 0, *operations, **how)
+            if native == general:
                 break
-        assert direct == general
+        assert native == general
         self.same_slots()
         return general
 

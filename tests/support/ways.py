@@ -92,7 +92,7 @@ class Asking:
 
     def natively(self) -> int:
         """Calls answered on the transport's own path so far."""
-        return sum(row.direct for row in self.dispatcher.rows.values())
+        return sum(row.native_calls for row in self.dispatcher.rows.values())
 
     def waited(self) -> int:
         """Calls that have waited there for something."""
@@ -151,7 +151,7 @@ async def asking(server: Server4, way: Way, minor: int) -> AsyncIterator[Asking]
     three = nfs3_procedures(service, exports, delegations=recalls)
     programs = [Program(NFS, "nfs", {3: three, 4: nfs4_procedures()})]
     natives = {(NFS, 3): Nfs3Procedures(service, delegations=recalls), (NFS, 4): Nfs4Procedures(server.nfs4)}
-    dispatcher = (GeneralCalls if way.general else Dispatcher)(programs, direct=natives)
+    dispatcher = (GeneralCalls if way.general else Dispatcher)(programs, natives=natives)
     async with (over_rdma if way.rdma else over_tcp)(dispatcher) as wire:
         asks = Asking(server, way, dispatcher, wire, minor)
         await asks.client.connect()

@@ -115,7 +115,7 @@ class RealRig:
             """Over TCP: what answers it takes octets only."""
             number = next(number for number, types in PROCEDURES.items() if types.name == name)
             program = Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})
-            dispatcher = Dispatcher([program], direct={(NFS_PROGRAM, 3): Nfs3Procedures(self.service)})
+            dispatcher = Dispatcher([program], natives={(NFS_PROGRAM, 3): Nfs3Procedures(self.service)})
             listener = TcpListener(dispatcher, Pool(64 << 20), asyncio.get_running_loop())
             listener.listen("127.0.0.1", 0)
             async with await Nfs3Client.connect(*listener.address) as client:

@@ -95,7 +95,7 @@ class Side:
 
     def __init__(self, both, which, handle, path):
         self.both, self.which, self.handle, self.path = both, which, handle, path
-        self.wire = (both.direct, both.general)[which]
+        self.wire = (both.native, both.general)[which]
 
     async def run(self, *operations, **how):
         """What of the outcome does not depend on the directory: change attributes only whether they move."""
@@ -174,7 +174,7 @@ def fill(path, rng):
 async def natively(both, *operations, times=1, slot=0, **how):
     """The results of a COMPOUND that is answered natively, behind SEQUENCE."""
     before = both.answered
-    status, results = Client4.parse(await both.direct.call(None, both.message(slot, *operations, **how)))
+    status, results = Client4.parse(await both.native.call(None, both.message(slot, *operations, **how)))
     assert (status, both.answered) == (OK, before + times)
     return [result for number, result in results if number != p.OP_SEQUENCE]
 

@@ -52,7 +52,7 @@ class Both:
         self.provider = make_provider(self.pool) if DEVICE_ADDRESS else SoftIwarp(self.pool)
         programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(self.service, self.service.exports)})]
         natives = [{(NFS_PROGRAM, 3): Nfs3Procedures(self.service)} for _ in range(2)]
-        self.dispatcher, general = Dispatcher(programs, direct=natives[0]), GeneralCalls(programs, direct=natives[1])
+        self.dispatcher, general = Dispatcher(programs, natives=natives[0]), GeneralCalls(programs, natives=natives[1])
         self.servers = [
             RdmaServer(self.provider, self.pool, dispatcher, self.options) for dispatcher in (self.dispatcher, general)
         ]
@@ -78,7 +78,7 @@ class Both:
             assert self.pool.leaked == 0
 
     def answered(self, procedure):
-        return self.dispatcher.rows[NFS_PROGRAM, 3, procedure].direct
+        return self.dispatcher.rows[NFS_PROGRAM, 3, procedure].native_calls
 
     async def call(self, which, procedure, arguments, *, room=None, cuts=(), data=None, reply=None, xid=None):
         """One call to one of the servers: everything about its outcome that must not depend on the server.
@@ -126,10 +126,10 @@ class Both:
         await call(0, procedure, arguments, **shape)
         for _ in range(TRIES):
             general = await call(1, procedure, arguments, **shape)
-            direct = await call(0, procedure, arguments, **shape)
-            if direct == general:
+            native = await call(0, procedure, arguments, **shape)
+            if native == general:
                 break
-        for mine, theirs in zip(direct, general, strict=True):
+        for mine, theirs in zip(native, general, strict=True):
             assert mine == theirs, f"{procedure} {shape}"
         return general
 

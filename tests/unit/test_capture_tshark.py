@@ -109,7 +109,7 @@ def test_calls_that_are_answered_natively_are_in_it(captured):
     counters = re.search(rf"rdma://{re.escape(HOST)}:{captured.ports['two']}: (calls .*)", captured.log)
     assert counters is not None
     counted = dict(re.findall(r"(\w+) (\d+)", counters[1]))
-    assert int(counted["direct_calls"]) >= 2, "READ, inline and into a Write chunk"
+    assert int(counted["native_calls"]) >= 2, "READ, inline and into a Write chunk"
     calls = [p for p in captured.of("rdma") if p["rpc.msgtyp"] == CALL]
     assert len(calls) == int(counted["calls"])
 

@@ -43,13 +43,13 @@ def test_a_file_that_comes_into_use_while_its_name_is_taken_is_not_to_be_delegat
         arguments = handle(both.root) + name("victim")
         if procedure == RENAME:
             arguments = handle(both.root) + name("other") + arguments
-        both.direct.send(procedure, arguments)
+        both.native.send(procedure, arguments)
         await until(lambda: waiting(both) == 1)
         # Nobody has used it so far; now somebody opens it.
         node, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"victim")
         assert node.inode.changing == 1
         serial.release()
-        assert (await both.direct.reply())[24:28] == SUCCESS
+        assert (await both.native.reply())[24:28] == SUCCESS
         assert node.inode.changing == 0
         with pytest.raises(OSError, match="Stale"):
             await both.service.attributes(node)

@@ -39,7 +39,7 @@ def changes(before, after):
 
 
 def answered(dispatcher):
-    return sum(row.direct for row in dispatcher.rows.values())
+    return sum(row.native_calls for row in dispatcher.rows.values())
 
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
@@ -50,9 +50,9 @@ def test_each_call_is_answered_or_declined_once(kind, tmp_path):
         nodes = await files(both, rng)
         for _ in range(300):
             _, procedure, arguments = random_call(rng, both, nodes)
-            await both.direct.call(procedure, arguments, rng.choice(CALLERS))
+            await both.native.call(procedure, arguments, rng.choice(CALLERS))
         for procedure in range(22):
-            await both.direct.call(procedure, b"")
+            await both.native.call(procedure, b"")
         counts = declined(both.dispatcher)
         assert answered(both.dispatcher) + sum(counts.values()) == 322
         assert answered(both.dispatcher) > 100
@@ -68,7 +68,7 @@ def test_reasons_of_nfsv3(tmp_path):
     async def scenario(both):
         async def why(procedure, arguments, caller=(0, 0), counts=declined):
             before = counts(both.dispatcher)
-            await both.direct.call(procedure, arguments, caller)
+            await both.native.call(procedure, arguments, caller)
             return changes(before, counts(both.dispatcher))
 
         node = await vfs_support.write_file(both.service, both.root, b"a", bytes(9000), mode=0o666)
@@ -82,9 +82,9 @@ def test_reasons_of_nfsv3(tmp_path):
         assert await why(READ, read, (1001, 1001), waited) == {("READ", "not open"): 1}
         assert await why(READ, read, (1001, 1001), waited) == {}
         write = handle(node) + struct.pack(">QIII", 0, 8, 0, 8) + bytes(8)
-        await both.direct.call(WRITE, write)
+        await both.native.call(WRITE, write)
         # A retransmission is the replay cache's.
-        both.direct.xid -= 1
+        both.native.xid -= 1
         assert await why(WRITE, write) == {("WRITE", "replay"): 1}
         os.unlink(os.path.join(both.path, "a"))
         node.inode.delegated = 2
@@ -97,7 +97,7 @@ def test_what_may_wait_and_what_is_not_in_memory(tmp_path):
     async def scenario(both):
         async def why(procedure, arguments):
             before = declined(both.dispatcher)
-            await both.direct.call(procedure, arguments)
+            await both.native.call(procedure, arguments)
             return changes(before, declined(both.dispatcher))
 
         path = os.path.join(both.path, "a")
@@ -106,12 +106,12 @@ def test_what_may_wait_and_what_is_not_in_memory(tmp_path):
             os.fsync(file.fileno())
         node, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"a")
         write = handle(node) + struct.pack(">QIII", 0, 8, 0, 8) + bytes(8)
-        await both.direct.call(WRITE, write)
+        await both.native.call(WRITE, write)
         before = waited(both.dispatcher)
         assert await why(WRITE, write) == {}
         assert changes(before, waited(both.dispatcher)) == {("WRITE", "may wait"): 1}
         read = handle(node) + struct.pack(">QI", 524288, 4096)
-        await both.direct.call(READ, read)
+        await both.native.call(READ, read)
         with open(path, "rb") as file:
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
@@ -173,7 +173,7 @@ def test_reasons_of_nfsv4_by_operation(tmp_path):
     async def scenario(both):
         async def why(*operations):
             before = declined(both.dispatcher)
-            await both.direct.call(None, both.message(1, *operations))
+            await both.native.call(None, both.message(1, *operations))
             return changes(before, declined(both.dispatcher))
 
         (both.path / "a").write_bytes(bytes(9000))
@@ -194,7 +194,7 @@ def test_reasons_of_nfsv4_by_operation(tmp_path):
         both.sequences[2] -= 1
         before = declined(both.dispatcher)
         both.sequences[2] += 1  # a request is skipped: not the next one
-        await both.direct.call(None, both.message(1, put))
+        await both.native.call(None, both.message(1, put))
         assert changes(before, declined(both.dispatcher)) == {}
 
     with vfs_support.directory_on("memory", tmp_path) as path:
@@ -203,8 +203,8 @@ def test_reasons_of_nfsv4_by_operation(tmp_path):
 
 def test_the_metric(tmp_path):
     async def scenario(both):
-        await both.direct.call(READDIR, handle(both.root))
-        await both.direct.call(READDIR, handle(both.root))
+        await both.native.call(READDIR, handle(both.root))
+        await both.native.call(READDIR, handle(both.root))
         registry = CollectorRegistry()
         registry.register(ServerCollector({"nfs": both.dispatcher}, Pool(1 << 20), list, dict, dict))
         labels = '{procedure="READDIR",program="nfs",reason="procedure",version="3"}'

@@ -61,14 +61,14 @@ def inject(service, fault):
     return service.exports
 
 
-def run_direct(tmp_path, fault, scenario, **options):
+def run_native(tmp_path, fault, scenario, **options):
     """``scenario(service, root, exports, dispatcher)`` with NFSv3, natively answered."""
     with vfs_support.directory_on("memory", tmp_path) as path:
 
         async def main(service, root):
             exports = inject(service, fault)
             programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports)})]
-            dispatcher = Dispatcher(programs, direct={(NFS_PROGRAM, 3): Nfs3Procedures(service)})
+            dispatcher = Dispatcher(programs, natives={(NFS_PROGRAM, 3): Nfs3Procedures(service)})
             await scenario(service, root, exports, dispatcher)
 
         vfs_support.run(path, tmp_path, main, squash="none", **options)
@@ -93,10 +93,10 @@ def test_a_fault_in_a_native_call_over_tcp_costs_that_call(fault, tmp_path):
             assert await peer.statuses(1) == [(100, 0)]
             assert exports.asked == 8
             row = dispatcher.rows[NFS_PROGRAM, 3, GETATTR]
-            assert (row.calls, row.errors, row.direct) == (8, 1, 8)
+            assert (row.calls, row.errors, row.native_calls) == (8, 1, 8)
             peer.writer.close()
 
-    run_direct(tmp_path, fault, scenario)
+    run_native(tmp_path, fault, scenario)
 
 
 @FAULTS
@@ -114,7 +114,7 @@ def test_a_fault_in_a_record_with_a_buffer_of_its_own(fault, tmp_path):
             assert len(dispatcher.replay) == 2
             peer.writer.close()
 
-    run_direct(tmp_path, fault, scenario)
+    run_native(tmp_path, fault, scenario)
 
 
 def test_the_log_of_one_cause_is_bounded(tmp_path, caplog):
@@ -129,7 +129,7 @@ def test_the_log_of_one_cause_is_bounded(tmp_path, caplog):
             peer.writer.close()
 
     with caplog.at_level(logging.INFO):
-        run_direct(tmp_path, RuntimeError("again and again"), scenario)
+        run_native(tmp_path, RuntimeError("again and again"), scenario)
     assert 1 <= len(caplog.records) <= 10
     assert any("GETATTR failed" in line.getMessage() for line in caplog.records)
 
@@ -151,7 +151,7 @@ def test_a_fault_in_a_native_call_over_rdma_costs_that_call(fault, tmp_path):
             (xid, SYSTEM_ERR if xid in (3, 6) else 0) for xid in range(1, 10)
         ]
         (connection,) = both.servers[0].connections
-        assert both.servers[0].counters.direct_calls >= 9
+        assert both.servers[0].counters.native_calls >= 9
         # The Write chunk comes back unused, and so does a Read chunk that was fetched for nothing.
         exports.asked, exports.fail_at = 0, {1}
         answer = await both.call(0, READ, handle(node) + struct.pack(">QI", 0, 4000), room=4000)

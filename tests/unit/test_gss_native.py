@@ -118,18 +118,18 @@ def test_signed_calls_are_answered_natively(tmp_path: Path, example: kdc.Realm, 
     async def test(it: Signing) -> None:
         handle = await it.file("file")
         await it.read(handle, 0, 1)
-        before = it.row(READ).direct
+        before = it.row(READ).native_calls
         for offset, count in ((0, 4096), (5, 3), (SIZE - 10, 10), (100, 65_536), (0, SIZE)):
             assert await it.read(handle, offset, count) == pattern(SIZE)[offset : offset + count]
             if count >= 65_536:  # what is short comes inline
                 assert it.placed == [0 if carrier == "tcp" else count]
-        assert it.row(READ).direct == before + 5
+        assert it.row(READ).native_calls == before + 5
         data = pattern(9000, 3)
         arguments = p.WRITE3args(handle, 4, len(data), p.stable_how.FILE_SYNC, memoryview(data))
         done = (await it.call(WRITE, pack(p.WRITE3args, arguments))).decode(p.WRITE3res)
         assert done.status == nfsstat3.NFS3_OK
         assert (it.server.directory / "file").read_bytes()[4:9004] == data
-        assert it.row(WRITE).direct == it.row(WRITE).calls == 1
+        assert it.row(WRITE).native_calls == it.row(WRITE).calls == 1
         assert it.acceptor.counts["established"] == 1
 
     run(test, tmp_path, example, carrier)
@@ -150,7 +150,7 @@ def test_a_retransmission_of_a_native_call_is_answered_from_the_replay_cache(
             reply = await connection._exchange(lambda _, make=make: make(0x77), read)
             assert reply.decode(p.CREATE3res).status == nfsstat3.NFS3_OK  # EXIST, if it were executed again
         assert it.server.dispatcher.replay.hits == 2
-        assert it.row(CREATE).direct == 1
+        assert it.row(CREATE).native_calls == 1
 
     run(test, tmp_path, example)
 
@@ -241,7 +241,7 @@ def test_a_caller_who_is_somebody_else_by_now_is_one_at_once(tmp_path: Path, exa
         handle = await it.file("file")
         for _ in range(2):
             assert await it.read(handle, 0, 10) == pattern(SIZE)[:10]
-        assert it.row(READ).direct
+        assert it.row(READ).native_calls
         (context,) = it.acceptor.table
         Answer(Identity(4242, 4242), float("inf")).tell(context)
         arguments = pack(p.READ3args, p.READ3args(handle, 0, 10))
@@ -266,7 +266,7 @@ def test_the_nfs_client_secures_its_calls(
             assert await files.read_bytes("file") == pattern(SIZE)
         assert it.row(READ).calls > before
         assert it.acceptor.counts["established"] == 1
-        assert it.row(READ).direct > before
-        assert it.row(GETATTR).direct
+        assert it.row(READ).native_calls > before
+        assert it.row(GETATTR).native_calls
 
     run(test, tmp_path, example)

@@ -42,21 +42,21 @@ def test_protected_calls_are_answered_natively(tmp_path: Path, example: kdc.Real
     async def test(it: Signing) -> None:
         handle = await it.file("file")
         await it.read(handle, 0, 1)
-        before = it.row(READ).direct
+        before = it.row(READ).native_calls
         for offset, count in ((0, 4096), (5, 3), (5, 0), (SIZE - 10, 20), (100, 9001), (1, 20_000)):
             assert await it.read(handle, offset, count) == pattern(SIZE)[offset : offset + count]
             assert not any(it.placed)  # what is protected as a whole has no part that could be
-        assert it.row(READ).direct == before + 6
+        assert it.row(READ).native_calls == before + 6
         got = (await it.call(GETATTR, pack(p.GETATTR3args, p.GETATTR3args(handle)))).decode(p.GETATTR3res)
         assert got.status == nfsstat3.NFS3_OK
-        assert it.row(GETATTR).direct == it.row(GETATTR).calls == 1
+        assert it.row(GETATTR).native_calls == it.row(GETATTR).calls == 1
         for size in (1, 9000, 20_001):
             data = pattern(size, 3)
             arguments = p.WRITE3args(handle, 4, size, p.stable_how.FILE_SYNC, memoryview(data))
             done = (await it.call(WRITE, pack(p.WRITE3args, arguments))).decode(p.WRITE3res)
             assert done.status == nfsstat3.NFS3_OK
             assert (it.server.directory / "file").read_bytes()[4 : size + 4] == data
-        assert it.row(WRITE).direct == it.row(WRITE).calls == 3
+        assert it.row(WRITE).native_calls == it.row(WRITE).calls == 3
         secured = it.server.dispatcher.secured
         assert secured is not None
         assert secured.calls()[security] > 10
@@ -86,16 +86,16 @@ def test_what_is_long_is_done_by_threads(tmp_path: Path, example: kdc.Realm, car
     async def test(it: Signing) -> None:
         handle = await it.file("file")
         await it.read(handle, 0, 1)
-        before = it.row(READ).direct
+        before = it.row(READ).native_calls
         for offset, count in ((3, 200_001), (0, SIZE), (SIZE - 40_000, 50_000), (1, 32_769), (1, 32_768)):
             assert await it.read(handle, offset, count) == pattern(SIZE)[offset : offset + count]
-        assert it.row(READ).direct == before + 5
+        assert it.row(READ).native_calls == before + 5
         for size in (100_003, 32_900, SIZE):
             data = pattern(size, 3)
             arguments = p.WRITE3args(handle, 4, size, p.stable_how.UNSTABLE, memoryview(data))
             assert (await it.call(WRITE, pack(p.WRITE3args, arguments))).decode(p.WRITE3res).status == nfsstat3.NFS3_OK
             assert (it.server.directory / "file").read_bytes()[4 : size + 4] == data
-        assert it.row(WRITE).direct == it.row(WRITE).calls == 3
+        assert it.row(WRITE).native_calls == it.row(WRITE).calls == 3
         assert it.acceptor.counts["discarded"] == it.acceptor.counts["refused_bad_arguments"] == 0
 
     run(test, tmp_path, example, carrier, security)
@@ -229,7 +229,7 @@ def test_a_retransmission_gets_the_reply_that_is_kept(
             reply = await connection._exchange(lambda _, make=make: make(0x77), read)
             assert reply.decode(p.CREATE3res).status == nfsstat3.NFS3_OK  # EXIST, if it were executed again
         assert it.server.dispatcher.replay.hits == 2
-        assert it.row(CREATE).direct == 1
+        assert it.row(CREATE).native_calls == 1
 
     run(test, tmp_path, example, carrier, security)
 
@@ -278,7 +278,7 @@ def test_long_arguments_whose_protection_is_not_good_are_garbage(
             assert await raw.outcome(head, raw.protected(arguments, raw.sequence + 100)) == "GARBAGE_ARGS"
             head = raw.head(WRITE)
             assert await raw.outcome(head, raw.protected(arguments)) == "SUCCESS"
-        assert it.row(WRITE).calls == it.row(WRITE).direct == 2
+        assert it.row(WRITE).calls == it.row(WRITE).native_calls == 2
         assert it.acceptor.counts["discarded"] == 0
 
     run(test, tmp_path, example, carrier, security)
@@ -298,7 +298,7 @@ def test_a_long_retransmission_gets_the_reply_that_is_kept(tmp_path: Path, examp
             reply = await connection._exchange(lambda _, make=make: make(0x78), read)
             assert reply.decode(p.WRITE3res).status == nfsstat3.NFS3_OK
         assert it.server.dispatcher.replay.hits == 2
-        assert it.row(WRITE).direct == 1
+        assert it.row(WRITE).native_calls == 1
 
     run(test, tmp_path, example, "tcp", security)
 

@@ -64,7 +64,7 @@ def test_link_tells_what_the_kernel_says(tmp_path, refusing, in3, in4):
 
     def answered(procedure: tuple[int, int, int]) -> int:
         """How many calls of it have been answered natively."""
-        return rig.daemon.dispatchers["nfs"].rows[procedure].direct
+        return rig.daemon.dispatchers["nfs"].rows[procedure].native_calls
 
     async def main():
         service = rig.daemon.service

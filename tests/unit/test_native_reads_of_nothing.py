@@ -33,7 +33,7 @@ def test_a_read_behind_one_of_nothing_gets_its_own_data(kind, cold, tmp_path):
         for _ in range(4):
             # What others read passes through the same buffers.
             whole = both.message(2, (p.OP_PUTFH, p.PUTFH4args(object=handle_b)), read(state_b, 0, 1 << 20))
-            assert other[:60000] in await both.direct.call(None, whole)
+            assert other[:60000] in await both.native.call(None, whole)
         for first, count in ((1 << 20, EACH), (1 << 20, 69000), (1 << 16, EACH)):
             operations = [
                 (p.OP_PUTFH, p.PUTFH4args(object=handle)),

@@ -79,7 +79,7 @@ def test_files_that_are_not_at_hand(kind, tmp_path, seed):
             general = await both.general.call(procedure, arguments, caller)
             forget_all(both.service)
             before = both.answered(procedure)
-            assert await both.direct.call(procedure, arguments, caller) == general
+            assert await both.native.call(procedure, arguments, caller) == general
             native[procedure] += both.answered(procedure) - before
         return native, {what[2]: count for what, why, count in both.dispatcher.waited() if why == "file not in use"}
 
@@ -103,9 +103,9 @@ def test_what_leads_nowhere_is_told_natively(tmp_path):
         for wrong in (found[1], *map(opaque, changed), opaque(octets[:-1]), opaque(octets + b"x"), opaque(b"\1" * 23)):
             forget_all(both.service)
             before = both.answered(GETATTR)
-            assert await both.direct.call(GETATTR, wrong) == await both.general.call(GETATTR, wrong)
+            assert await both.native.call(GETATTR, wrong) == await both.general.call(GETATTR, wrong)
             assert both.answered(GETATTR) == before + 1
-        assert (await both.direct.call(GETATTR, found[1]))[-4:] == STALE
+        assert (await both.native.call(GETATTR, found[1]))[-4:] == STALE
         # It was not left open either.
         assert not any("f1" in os.readlink(f"/proc/self/fd/{each.fd}") for each in both.service.nodes.all())
 
@@ -123,8 +123,8 @@ def test_a_caller_does_not_open_by_handle(tmp_path):
         expected = [await both.general.call(procedure, arguments, (1001, 1001)) for procedure, arguments in calls]
         forget_all(both.service)
         for procedure, arguments in calls:  # in one segment, so that the thread is not made its own in between
-            both.direct.send(procedure, arguments, (1001, 1001))
-        assert [(await both.direct.reply())[4:] for _ in calls] == expected
+            both.native.send(procedure, arguments, (1001, 1001))
+        assert [(await both.native.reply())[4:] for _ in calls] == expected
         assert [both.answered(GETATTR), both.answered(LOOKUP)] == [2, 2]
 
     run("memory", tmp_path, scenario)
@@ -141,7 +141,7 @@ def test_more_files_than_descriptors_in_turn(tmp_path):
         forget_all(both.service)
         open_files = len(os.listdir("/proc/self/fd"))
         for _ in range(20):
-            assert [await both.direct.call(GETATTR, handle) for handle in found] == expected
+            assert [await both.native.call(GETATTR, handle) for handle in found] == expected
             assert len(both.service.nodes.recent) <= 3
             assert len(os.listdir("/proc/self/fd")) <= open_files + 3
         assert both.answered(GETATTR) == 20 * len(found)
@@ -159,8 +159,8 @@ def test_nfs4_too(kind, tmp_path):
             general = await both.general.call(None, both.message(1, *operations, caller=(1001, 1001)))
             forget_all(service)
             before = both.answered
-            direct = await both.direct.call(None, both.message(0, *operations, caller=(1001, 1001)))
-            assert v4.comparable(direct) == v4.comparable(general)
+            native = await both.native.call(None, both.message(0, *operations, caller=(1001, 1001)))
+            assert v4.comparable(native) == v4.comparable(general)
             assert both.answered - before == 1
 
     with vfs_support.directory_on(kind, tmp_path) as path:

@@ -37,7 +37,7 @@ def test_a_default_acl_is_inherited(kind, tmp_path):
                 raise
         replies = [
             outcome(MKDIR, await client.call(MKDIR, making(nodes["s1"], b"n", mode=0o777), (1001, 1001)))
-            for client, nodes in zip((both.direct, both.general), twins.nodes, strict=True)
+            for client, nodes in zip((both.native, both.general), twins.nodes, strict=True)
         ]
         assert replies[0] == replies[1]
         modes = [oct(os.stat(os.path.join(path, "n")).st_mode) for path in twins.paths("s1")]
@@ -59,7 +59,7 @@ def test_a_set_gid_directory_passes_on_its_group(kind, tmp_path):
         for mode in (0o755, 0o4755, 0o700):
             replies = [
                 outcome(MKDIR, await client.call(MKDIR, making(nodes["s1"], b"m%o" % mode, mode=mode), (1001, 1001)))
-                for client, nodes in zip((both.direct, both.general), twins.nodes, strict=True)
+                for client, nodes in zip((both.native, both.general), twins.nodes, strict=True)
             ]
             assert replies[0] == replies[1]
         one, two = (tree(path) for path in twins.paths("s1"))
@@ -76,10 +76,10 @@ def test_nobody_makes_what_the_caller_may_not(kind, tmp_path):
     async def scenario(both):
         os.chmod(both.path, 0o755)
         for procedure, arguments in ((MKDIR, making(both.root, b"n")), (SYMLINK, linking_to(both.root, b"n", b"t"))):
-            reply = await both.direct.call(procedure, arguments, (0, 0))
+            reply = await both.native.call(procedure, arguments, (0, 0))
             assert outcome(procedure, reply)[0] == nfsstat3.NFS3ERR_ACCES
         os.chmod(both.path, 0o777)
-        reply = await both.direct.call(MKDIR, making(both.root, b"n", uid=0, times=time_how.SET_TO_CLIENT_TIME), (0, 0))
+        reply = await both.native.call(MKDIR, making(both.root, b"n", uid=0, times=time_how.SET_TO_CLIENT_TIME), (0, 0))
         assert outcome(MKDIR, reply)[0] == SETTLED
         of = os.stat(os.path.join(both.path, "n"))
         assert (of.st_uid, of.st_gid, of.st_mtime_ns // 10**9) == (65534, 65534, 1_500_000_000)

@@ -44,7 +44,7 @@ async def nfs3_client(server):
     procedures = nfs3_procedures(server.service, server.nfs4.exports, delegations=server.nfs4.recalls)
     programs = [Program(v3.NFS_PROGRAM, "nfs", {3: procedures})]
     native = Nfs3Procedures(server.service, delegations=server.nfs4.recalls)
-    dispatcher = Dispatcher(programs, direct={(v3.NFS_PROGRAM, 3): native})
+    dispatcher = Dispatcher(programs, natives={(v3.NFS_PROGRAM, 3): native})
     listener = TcpListener(dispatcher, Pool(64 << 20), asyncio.get_running_loop())
     listener.listen("127.0.0.1", 0)
     client = Client(*await asyncio.open_connection("127.0.0.1", listener.address[1]))
@@ -130,7 +130,7 @@ def test_native_answers_wait_for_delegations_too(tmp_path):
                     return int.from_bytes((await client.call(number, args))[20:24], "big")
 
                 def natively(number):
-                    return dispatcher.rows[v3.NFS_PROGRAM, 3, number].direct
+                    return dispatcher.rows[v3.NFS_PROGRAM, 3, number].native_calls
 
                 one.end.keep = True
                 for number, args in ((6, reading), (7, writing)):

@@ -205,9 +205,9 @@ def test_what_is_malformed_is_garbage(tmp_path):
             for octets in (handle(sub), struct.pack(">I", 4) + bytes(4)):
                 whole = arguments.replace(handle(sub), octets)
                 for length in range(0, len(whole), 4):
-                    reply = await both.direct.call(procedure, whole[:length])
+                    reply = await both.native.call(procedure, whole[:length])
                     assert reply[16:20] == GARBAGE, (procedure, length)
-        reply = await both.direct.call(CREATE, handle(sub) + name("c") + struct.pack(">I", 3) + bytes(40))
+        reply = await both.native.call(CREATE, handle(sub) + name("c") + struct.pack(">I", 3) + bytes(40))
         assert reply[16:20] == GARBAGE
         for kind in (0, 1, 2, 5, 8, 0xFFFFFFFF):
             reply = await same(both, MKNOD, handle(sub) + name("n") + struct.pack(">I", kind))
@@ -308,11 +308,11 @@ def test_delegations_come_back_before_names_change(kind, tmp_path, role):
         assert status(reply) == JUKEBOX
         assert unpack(KINDS[procedure], reply[20:]).resfail is not None
         assert (delegations.held, sorted(os.listdir(both.path))) == (0, ["f", "other", "sub"])
-        both.direct.send(procedure, arguments)
+        both.native.send(procedure, arguments)
         await until(lambda: delegations.held)
         file.inode.delegated = 0
         delegations.given_back.set()
-        assert (await both.direct.reply())[24:28] == bytes(4)
+        assert (await both.native.reply())[24:28] == bytes(4)
         await until(lambda: not delegations.held)
         assert (file.inode.changing, both.declined()) == (0, 0)
 
@@ -364,12 +364,12 @@ def test_names_that_lead_elsewhere_when_their_turn_has_come(tmp_path):
             """While a call waits for its turn on the directory, local processes rename files."""
             serial = both.root.inode.serial
             await serial.acquire()
-            both.direct.send(procedure, arguments)
+            both.native.send(procedure, arguments)
             await until(lambda: serial.waited_for)
             for old, new in renames:
                 os.rename(os.path.join(path, old), os.path.join(path, new))
             serial.release()
-            return (await both.direct.reply())[4:]
+            return (await both.native.reply())[4:]
 
         reply = await meanwhile(REMOVE, removal(both.root, b"f"), ("other", "f"))
         assert (status(reply), sorted(os.listdir(path))) == (OK, ["new", "old"])
@@ -394,10 +394,10 @@ def test_many_renames_of_the_same_names(tmp_path):
         statuses = set()
         for number in range(300):
             source, target = (one, two) if number % 2 else (two, one)
-            both.direct.send(RENAME, renaming(source, b"ab"[number % 3 % 2 :][:1], target, b"ab"[number % 5 % 2 :][:1]))
-            both.direct.send(LOOKUP, handle(source) + name("a"))
+            both.native.send(RENAME, renaming(source, b"ab"[number % 3 % 2 :][:1], target, b"ab"[number % 5 % 2 :][:1]))
+            both.native.send(LOOKUP, handle(source) + name("a"))
             if number % 30 == 29:
-                statuses |= {int.from_bytes((await both.direct.reply())[24:28], "big") for _ in range(60)}
+                statuses |= {int.from_bytes((await both.native.reply())[24:28], "big") for _ in range(60)}
         assert statuses == {OK, NOENT}
         assert (both.answered(RENAME), both.answered(LOOKUP), list(both.dispatcher.declined())) == (300, 300, [])
 

@@ -59,26 +59,26 @@ class Both:
             Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports, delegations=delegations)})
         ]
         natives = [{(NFS_PROGRAM, 3): Nfs3Procedures(service, delegations=delegations)} for _ in range(2)]
-        self.dispatcher, general = Dispatcher(programs, direct=natives[0]), GeneralCalls(programs, direct=natives[1])
+        self.dispatcher, general = Dispatcher(programs, natives=natives[0]), GeneralCalls(programs, natives=natives[1])
         self.listeners = [TcpListener(self.dispatcher, pool, loop), TcpListener(general, pool, loop)]
         for listener in self.listeners:
             listener.listen("127.0.0.1", 0)
 
     async def __aenter__(self):
-        self.direct, self.general = [
+        self.native, self.general = [
             Client(*await asyncio.open_connection("127.0.0.1", listener.address[1])) for listener in self.listeners
         ]
         return self
 
     async def __aexit__(self, *_):
-        for client in (self.direct, self.general):
+        for client in (self.native, self.general):
             client.writer.close()
         for listener in self.listeners:
             listener.close()
 
     def answered(self, procedure):
         """Calls of a procedure that were answered natively so far."""
-        return self.dispatcher.rows[NFS_PROGRAM, 3, procedure].direct
+        return self.dispatcher.rows[NFS_PROGRAM, 3, procedure].native_calls
 
     def declined(self):
         """Calls that were declined natively so far, whatever they were."""
@@ -86,13 +86,13 @@ class Both:
 
     async def same(self, procedure, arguments, caller=(0, 0)):
         """The one answer of both, to a call that changes nothing (but perhaps, the first time, atime)."""
-        await self.direct.call(procedure, arguments, caller)
+        await self.native.call(procedure, arguments, caller)
         for _ in range(TRIES):
             general = await self.general.call(procedure, arguments, caller)
-            direct = await self.direct.call(procedure, arguments, caller)
-            if direct == general:
+            native = await self.native.call(procedure, arguments, caller)
+            if native == general:
                 break
-        assert direct == general
+        assert native == general
         return general
 
 
@@ -237,7 +237,7 @@ def test_random_writes_do_what_the_kernel_does(tmp_path, seed):
                 for each in ("a", "b"):
                     os.chown(os.path.join(both.path, each), *owner)
                     os.chmod(os.path.join(both.path, each), mode)
-            first = await both.direct.call(WRITE, handle(nodes[0]) + tail, caller)
+            first = await both.native.call(WRITE, handle(nodes[0]) + tail, caller)
             second = await both.general.call(WRITE, handle(nodes[1]) + tail, caller)
             assert comparable(first) == comparable(second)
             status = outcome(mode, owner, caller, size, offset, data, stable)
@@ -266,10 +266,10 @@ def test_a_retransmitted_write_is_not_executed_again(tmp_path):
         def write(data):
             return handle(node) + struct.pack(">QIII", 0, len(data), 0, len(data)) + data
 
-        await both.direct.call(WRITE, write(b"warm"), xid=1)
-        first = await both.direct.call(WRITE, write(b"AAAA"), xid=2)
-        await both.direct.call(WRITE, write(b"BBBB"), xid=3)
-        assert await both.direct.call(WRITE, write(b"AAAA"), xid=2) == first
+        await both.native.call(WRITE, write(b"warm"), xid=1)
+        first = await both.native.call(WRITE, write(b"AAAA"), xid=2)
+        await both.native.call(WRITE, write(b"BBBB"), xid=3)
+        assert await both.native.call(WRITE, write(b"AAAA"), xid=2) == first
         with open(os.path.join(both.path, "a"), "rb") as file:
             assert file.read() == b"BBBB"
         return both.answered(WRITE)
@@ -280,17 +280,17 @@ def test_a_retransmitted_write_is_not_executed_again(tmp_path):
 def test_many_calls_in_one_segment_are_all_answered(kind, tmp_path):
     async def scenario(both):
         node = await vfs_support.write_file(both.service, both.root, b"a", bytes(range(256)) * 1024, mode=0o666)
-        await both.direct.call(READ, handle(node) + struct.pack(">QI", 0, 10))
+        await both.native.call(READ, handle(node) + struct.pack(">QI", 0, 10))
         wanted = {}
         for number in range(1000):
             offset, count = number * 37 % 200_000, number * 91 % 70_000 + 1
-            both.direct.send(READ, handle(node) + struct.pack(">QI", offset, count), xid=number)
+            both.native.send(READ, handle(node) + struct.pack(">QI", offset, count), xid=number)
             wanted[number] = (bytes(range(256)) * 1024)[offset : offset + count]
             if number % 3 == 0:
-                both.direct.send(GETATTR, handle(node), xid=10_000 + number)
+                both.native.send(GETATTR, handle(node), xid=10_000 + number)
                 wanted[10_000 + number] = None
         while wanted:
-            reply = await both.direct.reply()
+            reply = await both.native.reply()
             xid, expected = struct.unpack(">I", reply[:4])[0], None
             expected = wanted.pop(xid)
             if expected is not None:
@@ -303,17 +303,17 @@ def test_many_calls_in_one_segment_are_all_answered(kind, tmp_path):
 def test_a_peer_that_takes_no_replies_is_not_answered_for_ever(tmp_path):
     async def scenario(both):
         node = await vfs_support.write_file(both.service, both.root, b"a", bytes(1 << 20), mode=0o666)
-        await both.direct.call(READ, handle(node) + struct.pack(">QI", 0, 10))
-        both.direct.writer.transport.pause_reading()
+        await both.native.call(READ, handle(node) + struct.pack(">QI", 0, 10))
+        both.native.writer.transport.pause_reading()
         for _ in range(200):
-            both.direct.send(READ, handle(node) + struct.pack(">QI", 0, 1 << 20))
+            both.native.send(READ, handle(node) + struct.pack(">QI", 0, 1 << 20))
         for _ in range(50):
             await asyncio.sleep(0.01)
         (connection,) = both.listeners[0].connections
         waiting = connection._stream.queued
-        both.direct.writer.transport.resume_reading()
+        both.native.writer.transport.resume_reading()
         for _ in range(200):
-            assert len(await both.direct.reply()) == 24 + 104 + (1 << 20)
+            assert len(await both.native.reply()) == 24 + 104 + (1 << 20)
         return waiting
 
     assert run("memory", tmp_path, scenario) < 24 << 20
@@ -325,7 +325,7 @@ def test_a_client_of_a_read_only_export_writes_nothing(tmp_path):
             file.write(b"kept")
         node, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"a")
         arguments = handle(node) + struct.pack(">QIII", 0, 4, 0, 4) + b"lost"
-        assert (await both.direct.call(WRITE, arguments))[20:24] == struct.pack(">I", 30)
+        assert (await both.native.call(WRITE, arguments))[20:24] == struct.pack(">I", 30)
         await both.same(ACCESS, handle(node) + struct.pack(">I", 0x3F))
 
     run("memory", tmp_path, scenario, read_only=True)
@@ -334,19 +334,19 @@ def test_a_client_of_a_read_only_export_writes_nothing(tmp_path):
 def test_a_record_in_parts_counts_as_late_only_when_none_comes(tmp_path):
     async def scenario(both):
         node = await vfs_support.write_file(both.service, both.root, b"a", mode=0o666)
-        await both.direct.call(GETATTR, handle(node))
+        await both.native.call(GETATTR, handle(node))
         (connection,) = both.listeners[0].connections
         sent = bytearray()
-        both.direct.writer.write, write = sent.extend, both.direct.writer.write
+        both.native.writer.write, write = sent.extend, both.native.writer.write
         for _ in range(8):
-            both.direct.send(GETATTR, handle(node))
+            both.native.send(GETATTR, handle(node))
         size = len(sent) // 8
         now = asyncio.get_running_loop().time()
         write(bytes(sent[: size // 2]))
         for number in range(7):
             # Half a record is there whenever the connection is looked at, never the same one.
             write(bytes(sent[size * number + size // 2 : size * (number + 1) + size // 2]))
-            await both.direct.reply()
+            await both.native.reply()
             now += 50
             connection.check_time(now)
             assert not connection.closed
@@ -368,8 +368,8 @@ def test_what_was_answered_natively_keeps_no_file_system_mounted(tmp_path):
             directory, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"inner")
             node, _ = await both.service.lookup(vfs_support.ROOT, directory, b"file")
             for _ in range(2):
-                await both.direct.call(LOOKUP, handle(directory) + name("file"))
-                await both.direct.call(READ, handle(node) + struct.pack(">QI", 0, 7))
+                await both.native.call(LOOKUP, handle(directory) + name("file"))
+                await both.native.call(READ, handle(node) + struct.pack(">QI", 0, 7))
             assert both.answered(LOOKUP)
             assert both.answered(READ)
             del directory, node
@@ -410,15 +410,15 @@ def test_a_delegation_is_recalled_before_its_file_is_written_or_read(tmp_path):
         nodes = [await vfs_support.write_file(service, root, each, b"x" * 99, mode=0o666) for each in (b"a", b"b")]
         read, write = struct.pack(">QI", 0, 99), struct.pack(">QIII", 0, 4, 0, 4) + b"data"
         for node in nodes:
-            await both.direct.call(READ, handle(node) + read)
-            await both.direct.call(WRITE, handle(node) + write)
+            await both.native.call(READ, handle(node) + read)
+            await both.native.call(WRITE, handle(node) + write)
         delegated.key, nodes[0].inode.delegated = nodes[0].key, 1
-        assert (await both.direct.call(WRITE, handle(nodes[0]) + write))[20:24] == jukebox
-        assert (await both.direct.call(READ, handle(nodes[0]) + read))[20:24] == bytes(4)
+        assert (await both.native.call(WRITE, handle(nodes[0]) + write))[20:24] == jukebox
+        assert (await both.native.call(READ, handle(nodes[0]) + read))[20:24] == bytes(4)
         delegated.write, nodes[0].inode.delegated = True, 2
-        assert (await both.direct.call(READ, handle(nodes[0]) + read))[20:24] == jukebox
+        assert (await both.native.call(READ, handle(nodes[0]) + read))[20:24] == jukebox
         asked, answered = delegated.asked, both.answered(WRITE)
-        assert (await both.direct.call(WRITE, handle(nodes[1]) + write))[20:24] == bytes(4)
+        assert (await both.native.call(WRITE, handle(nodes[1]) + write))[20:24] == bytes(4)
         assert (delegated.asked, both.answered(WRITE)) == (asked, answered + 1)
 
     run("memory", tmp_path, scenario, delegated)

@@ -199,12 +199,12 @@ def test_random_changes(kind, tmp_path, seed):
                 twins.disturb()
             caller = rng.choice(CALLERS)
             procedure, arguments = await twins.calls()
-            direct = outcome(procedure, await both.direct.call(procedure, arguments[0], caller))
+            native = outcome(procedure, await both.native.call(procedure, arguments[0], caller))
             general = outcome(procedure, await both.general.call(procedure, arguments[1], caller))
-            assert direct == general, (step, procedure)
+            assert native == general, (step, procedure)
             one, two = (tree(path) for path in twins.paths())
             assert one == two, (step, procedure)
-            statuses.add(direct[0])
+            statuses.add(native[0])
             for nodes in twins.nodes:
                 assert not any(node.inode.serial.busy for node in nodes.values())
         assert len(statuses) > 8
@@ -263,10 +263,10 @@ def test_failures_are_answered_natively(kind, tmp_path):
             (MKNOD, lambda n, f: making_special(n[""], b"a/b", p.ftype3.NF3SOCK), "ACCES"),
         ):
             answered = both.answered(procedure)
-            direct = outcome(procedure, await both.direct.call(procedure, arguments(one, node[0])))
+            native = outcome(procedure, await both.native.call(procedure, arguments(one, node[0])))
             general = outcome(procedure, await both.general.call(procedure, arguments(two, node[1])))
-            assert direct == general, wanted
-            assert direct[0].name == f"NFS3ERR_{wanted}"
+            assert native == general, wanted
+            assert native[0].name == f"NFS3ERR_{wanted}"
             assert both.answered(procedure) == answered + 1, (procedure, wanted)
         assert both.declined() == 0
         told = both.service.exports.usage.statuses
@@ -274,11 +274,11 @@ def test_failures_are_answered_natively(kind, tmp_path):
         # A caller without permission.
         os.chmod(os.path.join(both.path, "one"), 0o755)
         for procedure, arguments in ((MKDIR, making(one[""], b"n")), (RENAME, renaming(one[""], b"s1", one[""], b"n"))):
-            reply = await both.direct.call(procedure, arguments, (1001, 1001))
+            reply = await both.native.call(procedure, arguments, (1001, 1001))
             assert outcome(procedure, reply)[0] == nfsstat3.NFS3ERR_ACCES
         # A directory that is gone.
         os.rmdir(os.path.join(both.path, "one", "s2"))
-        reply = await both.direct.call(MKDIR, making(one["s2"], b"n"))
+        reply = await both.native.call(MKDIR, making(one["s2"], b"n"))
         assert outcome(MKDIR, reply)[0] == nfsstat3.NFS3ERR_STALE
 
     run(kind, tmp_path, scenario)
@@ -297,9 +297,9 @@ def test_a_read_only_export_is_not_changed(kind, tmp_path):
             (MKNOD, making_special(both.root, b"n", p.ftype3.NF3FIFO)),
         ):
             general = await both.general.call(procedure, arguments)
-            direct = await both.direct.call(procedure, arguments)
-            assert direct[4:] == general[4:]
-            assert outcome(procedure, direct)[0] == nfsstat3.NFS3ERR_ROFS
+            native = await both.native.call(procedure, arguments)
+            assert native[4:] == general[4:]
+            assert outcome(procedure, native)[0] == nfsstat3.NFS3ERR_ROFS
         assert os.listdir(both.path) == []
         return sum(both.answered(procedure) for procedure in KINDS)
 
@@ -328,7 +328,7 @@ def test_every_change_shows_in_the_change_attribute_of_all_it_concerns(kind, tmp
             (RMDIR, unmaking(base, b"e"), (1, 0, 0)),
         ):
             before = await changes()
-            result = unpack(KINDS[procedure], (await both.direct.call(procedure, arguments))[20:])
+            result = unpack(KINDS[procedure], (await both.native.call(procedure, arguments))[20:])
             assert result.status == SETTLED
             after = await changes()
             grown = tuple(int(new > old) for new, old in zip(after, before, strict=True))
@@ -355,8 +355,8 @@ def test_retransmissions_get_the_first_answer(kind, tmp_path):
             )
         ):
             answered = both.answered(procedure)
-            first = await both.direct.call(procedure, arguments, xid=900 + number)
-            assert await both.direct.call(procedure, arguments, xid=900 + number) == first
+            first = await both.native.call(procedure, arguments, xid=900 + number)
+            assert await both.native.call(procedure, arguments, xid=900 + number) == first
             assert both.answered(procedure) == answered + 1
         assert sorted(os.listdir(os.path.join(both.path, "one"))) == ["file", "l", "n", "s1", "s2"]
 
@@ -371,7 +371,7 @@ def test_renames_between_two_directories_take_both_turns(tmp_path):
         for turn in ("s1", "s2"):
             await vfs_support.write_file(both.service, nodes["s1"], b"file")
             reply = await vfs_support.in_turn(
-                nodes[turn], both.direct.call(RENAME, renaming(nodes["s1"], b"file", nodes["s2"], b"f"))
+                nodes[turn], both.native.call(RENAME, renaming(nodes["s1"], b"file", nodes["s2"], b"f"))
             )
             assert outcome(RENAME, reply)[0] == SETTLED
         assert both.answered(RENAME) == 2
@@ -391,10 +391,10 @@ def test_many_renames_to_and_fro_at_once(tmp_path):
             await vfs_support.write_file(both.service, nodes[place], b"f%d" % number)
         for number in range(40):
             one, other = (nodes[place] for place in (PLACES[1:] if number % 2 == 0 else PLACES[:0:-1]))
-            both.direct.send(RENAME, renaming(one, b"f%d" % number, other, b"f%d" % number))
-            both.direct.send(MKDIR, making(one, b"d%d" % number))
+            both.native.send(RENAME, renaming(one, b"f%d" % number, other, b"f%d" % number))
+            both.native.send(MKDIR, making(one, b"d%d" % number))
             sent += 2
-        statuses = {(await both.direct.reply())[24:28] for _ in range(sent)}
+        statuses = {(await both.native.reply())[24:28] for _ in range(sent)}
         assert statuses == {bytes(4)}
         left = [sorted(os.listdir(path)) for path in (twins.paths("s1")[0], twins.paths("s2")[0])]
         assert left[0] == sorted([f"f{number}" for number in range(1, 40, 2)] + [f"d{n}" for n in range(0, 40, 2)])
@@ -420,12 +420,12 @@ def test_a_delegation_is_recalled_before_names_change(kind, tmp_path, role):
             "replaced": (RENAME, renaming(base, b"other", base, b"file")),
             "linked": (LINK, linking(file, base, b"new")),
         }[role]
-        reply = await both.direct.call(procedure, arguments)
+        reply = await both.native.call(procedure, arguments)
         assert outcome(procedure, reply)[0] == nfsstat3.NFS3ERR_JUKEBOX
         assert both.answered(procedure) == 1
         assert file.inode.changing == 0
         delegated.key, file.inode.delegated = b"", 0
-        reply = await both.direct.call(procedure, arguments)
+        reply = await both.native.call(procedure, arguments)
         assert outcome(procedure, reply)[0] == SETTLED
         assert (both.answered(procedure), file.inode.changing, both.declined()) == (2, 0, 0)
 
@@ -444,8 +444,8 @@ def test_a_replaced_file_and_a_removed_directory_are_let_go_of(kind, tmp_path):
         del file, directory
         twins.nodes.clear()
         assert all(each in nodes.recent for each in handles)
-        assert outcome(RENAME, await both.direct.call(RENAME, renaming(base, b"other", base, b"file")))[0] == SETTLED
-        assert outcome(RMDIR, await both.direct.call(RMDIR, unmaking(base, b"s1")))[0] == SETTLED
+        assert outcome(RENAME, await both.native.call(RENAME, renaming(base, b"other", base, b"file")))[0] == SETTLED
+        assert outcome(RMDIR, await both.native.call(RMDIR, unmaking(base, b"s1")))[0] == SETTLED
         assert not any(each in nodes.recent for each in handles)
         assert not any(each in nodes.remembered for each in keys)
         assert (both.answered(RENAME), both.answered(RMDIR)) == (1, 1)

@@ -37,9 +37,9 @@ def test_names_that_nobody_has_asked_for_yet_are_looked_up_natively(kind, tmp_pa
         for number in range(5):
             with open(os.path.join(both.path, "one", f"f{number}"), "w"):
                 pass
-            both.direct.send(LOOKUP, handle(one) + name(f"f{number}"))
-            both.direct.send(LOOKUP, handle(one) + name(f"none{number}"))
-        replies = [(await both.direct.reply())[4:] for _ in range(10)]
+            both.native.send(LOOKUP, handle(one) + name(f"f{number}"))
+            both.native.send(LOOKUP, handle(one) + name(f"none{number}"))
+        replies = [(await both.native.reply())[4:] for _ in range(10)]
         assert (
             sorted(status(reply) for reply in replies) == ["NFS3_OK"] * 5 + ["NOENT"] * 5
             or sorted(status(reply) for reply in replies) == ["NOENT"] * 5 + ["NFS3_OK"] * 5
@@ -66,10 +66,10 @@ def test_failures_of_lookups_are_answered_natively(kind, tmp_path):
             (one, "never asked for", (1001, 1001), "ACCES"),
         ):
             answered = both.answered(LOOKUP)
-            direct = await both.direct.call(LOOKUP, handle(node) + name(text), caller)
+            native = await both.native.call(LOOKUP, handle(node) + name(text), caller)
             assert both.answered(LOOKUP) == answered + 1
-            assert status(direct) == wanted
-            assert (await both.general.call(LOOKUP, handle(node) + name(text), caller))[4:] == direct[4:]
+            assert status(native) == wanted
+            assert (await both.general.call(LOOKUP, handle(node) + name(text), caller))[4:] == native[4:]
         assert both.service.exports.usage.statuses[3, "LOOKUP", "NAMETOOLONG"] == 4
 
     run(kind, tmp_path, scenario)
@@ -95,12 +95,12 @@ def test_names_that_are_not_in_memory_are_waited_for(tmp_path):
             for number in range(6):
                 directory, _ = await service.lookup(vfs_support.ROOT, root, b"d%d" % number)
                 if number < 2:
-                    reply = await both.direct.call(LOOKUP, handle(directory) + name("file"))
+                    reply = await both.native.call(LOOKUP, handle(directory) + name("file"))
                     assert unpack(LOOKUP3res, reply[20:]).resok.obj_attributes.size == 1
                 elif number < 4:
-                    assert outcome(REMOVE, await both.direct.call(REMOVE, removal(directory, b"file")))[0] == 0
+                    assert outcome(REMOVE, await both.native.call(REMOVE, removal(directory, b"file")))[0] == 0
                 else:
-                    reply = await both.direct.call(RENAME, renaming(directory, b"file", root, b"n%d" % number))
+                    reply = await both.native.call(RENAME, renaming(directory, b"file", root, b"n%d" % number))
                     assert outcome(RENAME, reply)[0] == 0
             waited = {
                 what[2]: count for what, reason, count in both.dispatcher.waited() if reason == "data not in memory"

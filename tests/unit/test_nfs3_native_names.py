@@ -178,11 +178,11 @@ def test_random_creations_and_removals(kind, tmp_path, seed):
             else:
                 arguments = [removal(node, text) for node in (one, two)]
                 procedure, result = REMOVE, REMOVE3res
-            direct = await both.direct.call(procedure, arguments[0], caller)
+            native = await both.native.call(procedure, arguments[0], caller)
             general = await both.general.call(procedure, arguments[1], caller)
-            assert comparable(result, direct) == comparable(result, general)
+            assert comparable(result, native) == comparable(result, general)
             assert listing(os.path.join(both.path, "one")) == listing(os.path.join(both.path, "two"))
-            if status(direct) == EXIST:
+            if status(native) == EXIST:
                 # Only the general path has looked at what is there.
                 await both.service.lookup(vfs_support.ROOT, one, text)
             assert remembered(both, "one", text) == remembered(both, "two", text)
@@ -204,7 +204,7 @@ def test_attributes_around_a_change_are_the_directorys_own(tmp_path):
                 if number == 0 and procedure == REMOVE:
                     continue
                 before = await both.service.attributes(one)
-                reply = await both.direct.call(procedure, arguments)
+                reply = await both.native.call(procedure, arguments)
                 wcc = unpack(result, reply[20:]).resok.dir_wcc
                 after = await both.service.attributes(one)
                 assert (wcc.before.size, wcc.before.mtime.nseconds) == (before.size, before.mtime.nanoseconds)
@@ -222,7 +222,7 @@ def test_attributes_around_a_change_are_the_directorys_own(tmp_path):
 def test_retransmissions_are_answered_as_before_whoever_answered_first(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
-        call, path = both.direct.call, os.path.join(both.path, "one")
+        call, path = both.native.call, os.path.join(both.path, "one")
         guarded = creation(one, b"n", how=createmode3.GUARDED)
         # Natively answered; then removed, and asked for again.
         first = await call(CREATE, guarded, xid=500)
@@ -249,12 +249,12 @@ def test_retransmissions_are_answered_as_before_whoever_answered_first(tmp_path)
         # On another connection as well: clients reconnect, from the port they had.
         host = some_host()
         reader, writer = await connect_from(both.listeners[0].address, host, 0)
-        removed = await type(both.direct)(reader, writer).call(REMOVE, removal(one, b"n"), xid=506)
+        removed = await type(both.native)(reader, writer).call(REMOVE, removal(one, b"n"), xid=506)
         answered = both.answered(REMOVE)
         port = writer.get_extra_info("sockname")[1]
         await reset(writer)
         reader, writer = await connect_from(both.listeners[0].address, host, port)
-        again = type(both.direct)(reader, writer)
+        again = type(both.native)(reader, writer)
         assert await again.call(REMOVE, removal(one, b"n"), xid=506) == removed
         assert status(removed) == OK
         assert both.answered(REMOVE) == answered
@@ -267,16 +267,16 @@ def test_an_exclusive_creation_is_found_again_by_its_verifier(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
         exclusive = creation(one, b"n", how=createmode3.EXCLUSIVE)
-        first = await both.direct.call(CREATE, exclusive, xid=700)
+        first = await both.native.call(CREATE, exclusive, xid=700)
         assert both.answered(CREATE) == 1
         # As when the replay cache does not know it any more: another XID.
-        second = await both.direct.call(CREATE, exclusive, xid=701)
+        second = await both.native.call(CREATE, exclusive, xid=701)
         made_once = [unpack(CREATE3res, reply[20:]).resok.obj.data for reply in (first, second)]
         assert made_once[0] == made_once[1]
         assert both.answered(CREATE) == 2
         with open(os.path.join(both.path, "one", "n"), "wb") as file:
             file.write(b"data")
-        assert status(await both.direct.call(CREATE, exclusive, xid=702)) == EXIST
+        assert status(await both.native.call(CREATE, exclusive, xid=702)) == EXIST
 
     run("memory", tmp_path, scenario)
 
@@ -284,13 +284,13 @@ def test_an_exclusive_creation_is_found_again_by_its_verifier(tmp_path):
 def test_a_new_file_is_its_creators_to_write_whatever_its_mode(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
-        reply = await both.direct.call(CREATE, creation(one, b"n", 0), (1001, 1001))
+        reply = await both.native.call(CREATE, creation(one, b"n", 0), (1001, 1001))
         node = unpack(CREATE3res, reply[20:]).resok.obj
         write = struct.pack(">I", len(node.data)) + node.data + bytes(-len(node.data) & 3)
         write += struct.pack(">QIII", 0, 4, 0, 4) + b"data"
-        assert status(await both.direct.call(WRITE, write, (1001, 1001))) == OK
+        assert status(await both.native.call(WRITE, write, (1001, 1001))) == OK
         assert both.answered(WRITE) == 1
-        assert status(await both.direct.call(WRITE, write, (1002, 1002))) == struct.pack(">I", 13)
+        assert status(await both.native.call(WRITE, write, (1002, 1002))) == struct.pack(">I", 13)
 
     run("memory", tmp_path, scenario)
 
@@ -301,7 +301,7 @@ def test_a_removed_file_takes_no_space_and_no_descriptor(tmp_path, size):
         (one,) = await made(both, "one")
         path = os.path.join(both.path, "one", "n")
         for known in (True, False, None):
-            await both.direct.call(CREATE, creation(one, b"n"))
+            await both.native.call(CREATE, creation(one, b"n"))
             os.truncate(path, size)
             with open(path, "r+b") as file:
                 file.write(bytes(size))
@@ -312,7 +312,7 @@ def test_a_removed_file_takes_no_space_and_no_descriptor(tmp_path, size):
                 if known is None:
                     both.service.nodes.remembered.clear()
             number = os.stat(path).st_ino
-            assert status(await both.direct.call(REMOVE, removal(one, b"n"))) == OK
+            assert status(await both.native.call(REMOVE, removal(one, b"n"))) == OK
             for _ in range(200):
                 if not any(number == of for of in descriptors()):
                     break
@@ -334,11 +334,11 @@ def test_a_file_removed_through_one_export_is_let_go_of_in_all(tmp_path):
             roots = [await service.root(export) for export in exports]
             async with Both(service, roots[0], path) as both:
                 (one,) = await made(both, "one")
-                assert status(await both.direct.call(CREATE, creation(one, b"n"))) == OK
+                assert status(await both.native.call(CREATE, creation(one, b"n"))) == OK
                 other, _ = await service.lookup(vfs_support.ROOT, roots[1], b"one")
                 handles = [await handle_of(both, directory, b"n") for directory in (one, other)]
                 assert [each in service.nodes.recent for each in handles] == [True, True]
-                assert status(await both.direct.call(REMOVE, removal(one, b"n"))) == OK
+                assert status(await both.native.call(REMOVE, removal(one, b"n"))) == OK
                 assert both.answered(REMOVE) == 1
                 assert [each in service.nodes.recent for each in handles] == [False, False]
             await service.close()
@@ -364,7 +364,7 @@ def test_removed_files_are_not_remembered(kind, tmp_path):
         (one,) = await made(both, "one")
         remembered = len(both.service.nodes.remembered)
         for number in range(20):
-            client = (both.direct, both.general)[number % 2]
+            client = (both.native, both.general)[number % 2]
             assert status(await client.call(CREATE, creation(one, b"f%d" % number))) == OK
             assert len(both.service.nodes.remembered) == remembered + 1
             assert status(await client.call(REMOVE, removal(one, b"f%d" % number))) == OK
@@ -376,13 +376,13 @@ def test_removed_files_are_not_remembered(kind, tmp_path):
 def test_a_file_that_has_another_name_is_kept(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
-        await both.direct.call(CREATE, creation(one, b"n"))
+        await both.native.call(CREATE, creation(one, b"n"))
         os.link(os.path.join(both.path, "one", "n"), os.path.join(both.path, "one", "m"))
         before = await handle_of(both, one, b"m")
-        assert status(await both.direct.call(REMOVE, removal(one, b"n"))) == OK
+        assert status(await both.native.call(REMOVE, removal(one, b"n"))) == OK
         assert before in both.service.nodes.recent
-        assert status(await both.direct.call(LOOKUP, handle(one) + name("m"))) == OK
-        assert status(await both.direct.call(LOOKUP, handle(one) + name("n"))) == NOENT
+        assert status(await both.native.call(LOOKUP, handle(one) + name("m"))) == OK
+        assert status(await both.native.call(LOOKUP, handle(one) + name("n"))) == NOENT
         assert both.answered(REMOVE) == 1
 
     run("memory", tmp_path, scenario)
@@ -391,14 +391,14 @@ def test_a_file_that_has_another_name_is_kept(tmp_path):
 def test_a_file_that_somebody_has_open_lives_on(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
-        await both.direct.call(CREATE, creation(one, b"n"))
+        await both.native.call(CREATE, creation(one, b"n"))
         node, _ = await both.service.lookup(vfs_support.ROOT, one, b"n")
         opened = await both.service.open(vfs_support.ROOT, node, read=True, write=True)
-        assert status(await both.direct.call(REMOVE, removal(one, b"n"))) == OK
+        assert status(await both.native.call(REMOVE, removal(one, b"n"))) == OK
         await both.same(1, handle(node))  # GETATTR: it is still there
         opened.release()
         del opened
-        assert status(await both.direct.call(1, handle(node))) == struct.pack(">I", nfsstat3.NFS3ERR_STALE)
+        assert status(await both.native.call(1, handle(node))) == struct.pack(">I", nfsstat3.NFS3ERR_STALE)
         assert both.answered(REMOVE) == 1
 
     run("memory", tmp_path, scenario)
@@ -410,13 +410,13 @@ def test_a_delegation_is_recalled_before_its_file_is_removed(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
         for each in (b"a", b"b"):
-            assert status(await both.direct.call(CREATE, creation(one, each))) == OK
+            assert status(await both.native.call(CREATE, creation(one, each))) == OK
         node, _ = await both.service.lookup(vfs_support.ROOT, one, b"a")
         delegated.key, node.inode.delegated = node.key, 1
-        assert status(await both.direct.call(REMOVE, removal(one, b"a"))) == JUKEBOX
+        assert status(await both.native.call(REMOVE, removal(one, b"a"))) == JUKEBOX
         assert delegated.asked == 1
-        assert status(await both.direct.call(REMOVE, removal(one, b"b"))) == OK
-        assert status(await both.direct.call(CREATE, creation(one, b"c"))) == OK
+        assert status(await both.native.call(REMOVE, removal(one, b"b"))) == OK
+        assert status(await both.native.call(CREATE, creation(one, b"c"))) == OK
         assert delegated.asked == 1
         assert (both.answered(CREATE), both.answered(REMOVE), both.declined()) == (3, 2, 0)
         assert os.listdir(os.path.join(both.path, "one")).count("a") == 1
@@ -430,7 +430,7 @@ def test_nothing_is_made_or_removed_on_a_read_only_export(tmp_path):
             pass
         await both.service.opening.own_open(both.root, "")
         for arguments, procedure in ((creation(both.root, b"b"), CREATE), (removal(both.root, b"a"), REMOVE)):
-            assert status(await both.direct.call(procedure, arguments)) == struct.pack(">I", nfsstat3.NFS3ERR_ROFS)
+            assert status(await both.native.call(procedure, arguments)) == struct.pack(">I", nfsstat3.NFS3ERR_ROFS)
         assert os.listdir(both.path) == ["a"]
 
     run("memory", tmp_path, scenario, read_only=True)
@@ -439,7 +439,7 @@ def test_nothing_is_made_or_removed_on_a_read_only_export(tmp_path):
 def test_squashed_callers_make_files_as_nobody(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
-        assert status(await both.direct.call(CREATE, creation(one, b"n"))) == OK
+        assert status(await both.native.call(CREATE, creation(one, b"n"))) == OK
         assert both.answered(CREATE) == 1
         made_by = os.stat(os.path.join(both.path, "one", "n"))
         assert (made_by.st_uid, made_by.st_gid) == (65534, 65534)
@@ -457,8 +457,8 @@ def test_what_was_made_and_removed_keeps_no_file_system_mounted(tmp_path):
             directory, _ = await both.service.lookup(vfs_support.ROOT, both.root, b"inner")
             await both.service.opening.own_open(directory, "")
             for each in (b"a", b"b"):
-                assert status(await both.direct.call(CREATE, creation(directory, each))) == OK
-            assert status(await both.direct.call(REMOVE, removal(directory, b"a"))) == OK
+                assert status(await both.native.call(CREATE, creation(directory, each))) == OK
+            assert status(await both.native.call(REMOVE, removal(directory, b"a"))) == OK
             assert (both.answered(CREATE), both.answered(REMOVE)) == (2, 1)
             del directory
             for _ in range(6):
@@ -484,10 +484,10 @@ def test_nothing_is_recalled_for_who_may_not_look(tmp_path):
         node = await vfs_support.write_file(both.service, both.root, b"f")
         node.inode.delegated, delegated.key = 1, node.key
         os.chmod(both.path, 0o700)
-        stranger = await both.direct.call(REMOVE, removal(both.root, b"f"), (4242, 4242))
+        stranger = await both.native.call(REMOVE, removal(both.root, b"f"), (4242, 4242))
         assert status(stranger) == struct.pack(">I", nfsstat3.NFS3ERR_ACCES)
         assert delegated.asked == 0
-        assert status(await both.direct.call(REMOVE, removal(both.root, b"f"))) == JUKEBOX
+        assert status(await both.native.call(REMOVE, removal(both.root, b"f"))) == JUKEBOX
         assert delegated.asked == 1
 
     run("disk", tmp_path, scenario, delegated)

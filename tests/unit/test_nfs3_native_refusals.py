@@ -31,9 +31,9 @@ def test_a_link_that_the_kernel_refuses(kind, tmp_path, code, status):
         file = await vfs_support.write_file(both.service, both.root, b"file")
         refuse(SYS_LINKAT, code=code)
         before = both.answered(LINK)
-        direct = outcome(LINK, await both.direct.call(LINK, linking(file, both.root, b"direct")))
+        native = outcome(LINK, await both.native.call(LINK, linking(file, both.root, b"native")))
         general = outcome(LINK, await both.general.call(LINK, linking(file, both.root, b"general")))
-        assert direct[0] == general[0] == status
+        assert native[0] == general[0] == status
         assert both.answered(LINK) == before + 1
         assert os.listdir(both.path) == ["file"]
         assert not both.root.inode.serial.busy

@@ -76,16 +76,16 @@ def test_random_changes(kind, tmp_path, seed):
             if guard is not None:
                 times = [os.stat(os.path.join(both.path, path)).st_ctime_ns for path in ("one", "two")]
                 guards = [nfstime3(*divmod(time + (guard == "other"), 10**9)) for time in times]
-            direct = await both.direct.call(SETATTR, setting(one, guards[0], **wanted), caller)
+            native = await both.native.call(SETATTR, setting(one, guards[0], **wanted), caller)
             general = await both.general.call(SETATTR, setting(two, guards[1], **wanted), caller)
-            assert comparable(direct) == comparable(general), wanted
+            assert comparable(native) == comparable(general), wanted
             assert facts(os.path.join(both.path, "one")) == facts(os.path.join(both.path, "two")), wanted
             # Whoever has it open from before is asked again by the kernel, or is not.
             write = struct.pack(">QIII", 0, 4, 0, 4) + b"data"
             caller = rng.choice(CALLERS)
             allowed = [
                 status(await client.call(WRITE, handle(node) + write, caller))
-                for client, node in ((both.direct, one), (both.general, two))
+                for client, node in ((both.native, one), (both.general, two))
             ]
             assert allowed[0] == allowed[1]
             current = [
@@ -102,8 +102,8 @@ def test_what_was_changed_shows_in_the_change_attribute(kind, tmp_path):
         (node,) = await files(both, b"one")
         for number in range(40):
             before = await both.service.attributes(node)
-            assert status(await both.direct.call(SETATTR, setting(node, mode=0o600 | number & 7))) == OK
-            assert status(await both.direct.call(SETATTR, setting(node, times=CLIENT))) == OK
+            assert status(await both.native.call(SETATTR, setting(node, mode=0o600 | number & 7))) == OK
+            assert status(await both.native.call(SETATTR, setting(node, times=CLIENT))) == OK
             after = await both.service.attributes(node)
             assert after.change > before.change
         assert both.answered(SETATTR) == 80
@@ -117,13 +117,13 @@ def test_a_retransmitted_change_is_not_made_again(kind, tmp_path):
         path = os.path.join(both.path, "one")
         ctime = nfstime3(*divmod(os.stat(path).st_ctime_ns, 10**9))
         guarded = setting(node, ctime, mode=0o600)
-        first = await both.direct.call(SETATTR, guarded, xid=900)
+        first = await both.native.call(SETATTR, guarded, xid=900)
         assert status(first) == OK
         assert both.answered(SETATTR) == 1
         os.chmod(path, 0o644)
-        assert await both.direct.call(SETATTR, guarded, xid=900) == first
+        assert await both.native.call(SETATTR, guarded, xid=900) == first
         assert os.stat(path).st_mode & 0o777 == 0o644
-        refused = await both.direct.call(SETATTR, guarded, xid=901)
+        refused = await both.native.call(SETATTR, guarded, xid=901)
         assert status(refused) == struct.pack(">I", nfsstat3.NFS3ERR_NOT_SYNC)
         assert both.answered(SETATTR) == 2
 
@@ -136,8 +136,8 @@ def test_a_delegation_is_recalled_before_attributes_change(kind, tmp_path):
     async def scenario(both):
         one, two = await files(both, b"one", b"two")
         delegated.key, one.inode.delegated = one.key, 1
-        assert status(await both.direct.call(SETATTR, setting(one, mode=0o600))) == JUKEBOX
-        assert status(await both.direct.call(SETATTR, setting(two, mode=0o600))) == OK
+        assert status(await both.native.call(SETATTR, setting(one, mode=0o600))) == JUKEBOX
+        assert status(await both.native.call(SETATTR, setting(two, mode=0o600))) == OK
         assert (delegated.asked, both.answered(SETATTR)) == (1, 2)
 
     run(kind, tmp_path, scenario, delegated)
@@ -156,10 +156,10 @@ def test_failures_are_answered_natively(kind, tmp_path):
             ((0, 0), {"mode": 0o600}, nfstime3(1, 1_000_000_000), "NOT_SYNC"),
         ):
             answered = both.answered(SETATTR)
-            direct = await both.direct.call(SETATTR, setting(node, guard, **wanted), caller)
+            native = await both.native.call(SETATTR, setting(node, guard, **wanted), caller)
             general = await both.general.call(SETATTR, setting(node, guard, **wanted), caller)
-            assert comparable(direct) == comparable(general)
-            assert nfsstat3(int.from_bytes(status(direct), "big")).name == f"NFS3ERR_{error}"
+            assert comparable(native) == comparable(general)
+            assert nfsstat3(int.from_bytes(status(native), "big")).name == f"NFS3ERR_{error}"
             assert both.answered(SETATTR) == answered + 1
         assert facts(os.path.join(both.path, "one"))[0] & 0o7777 == 0o666
 
@@ -172,14 +172,14 @@ def test_sizes_are_set_among_writes(kind, tmp_path):
     async def scenario(both):
         (node,) = await files(both, b"one")
         write = struct.pack(">QIII", 0, 4, 0, 4) + b"data"
-        assert status(await both.direct.call(WRITE, handle(node) + write)) == OK
+        assert status(await both.native.call(WRITE, handle(node) + write)) == OK
         for number in range(20):
-            both.direct.send(WRITE, handle(node) + write)
-            both.direct.send(SETATTR, setting(node, size=number))
-        replies = [(await both.direct.reply())[4:] for _ in range(40)]
+            both.native.send(WRITE, handle(node) + write)
+            both.native.send(SETATTR, setting(node, size=number))
+        replies = [(await both.native.reply())[4:] for _ in range(40)]
         assert {status(reply) for reply in replies} == {OK}
         assert both.answered(SETATTR) == 20
-        assert status(await both.direct.call(SETATTR, setting(node, size=4))) == OK
+        assert status(await both.native.call(SETATTR, setting(node, size=4))) == OK
         assert os.stat(os.path.join(both.path, "one")).st_size == 4
         assert not node.inode.serial.busy
 

@@ -36,7 +36,7 @@ def test_the_last_descriptor_is_enough_to_create_a_file_of_a_size(how, tmp_path)
         (one,) = await made(both, "one")
         path = os.path.join(both.path, "one", "n")
         with one_descriptor_left():
-            assert status(await both.direct.call(CREATE, creation(one, b"n", how=how, size=9))) == OK
+            assert status(await both.native.call(CREATE, creation(one, b"n", how=how, size=9))) == OK
             assert both.answered(CREATE) == 1
         assert os.stat(path).st_size == 9
 
@@ -47,11 +47,11 @@ def test_the_last_descriptor_is_enough_to_create_a_file(tmp_path):
     async def scenario(both):
         (one,) = await made(both, "one")
         with one_descriptor_left():
-            reply = await both.direct.call(CREATE, creation(one, b"n"))
+            reply = await both.native.call(CREATE, creation(one, b"n"))
             assert status(reply) == OK
             assert both.answered(CREATE) == 1
-            refused = await both.direct.call(CREATE, creation(one, b"m"))
+            refused = await both.native.call(CREATE, creation(one, b"m"))
         assert status(refused) in (OK, JUKEBOX)
-        assert status(await both.direct.call(REMOVE, removal(one, b"n"))) == OK
+        assert status(await both.native.call(REMOVE, removal(one, b"n"))) == OK
 
     run("memory", tmp_path, scenario)

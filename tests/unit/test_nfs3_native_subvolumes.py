@@ -42,7 +42,7 @@ def test_replies_tell_the_subvolume(tmp_path):
                 results = [
                     outcome(procedure, await client.call(procedure, arguments(directory, file)))
                     for client, directory, file in zip(
-                        (both.direct, both.general), directories, files or (None, None), strict=True
+                        (both.native, both.general), directories, files or (None, None), strict=True
                     )
                 ]
                 assert results[0][0] == 0

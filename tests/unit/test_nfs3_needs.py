@@ -47,7 +47,7 @@ def status(reply):
 async def natively(both, procedure, arguments, caller=(0, 0)):
     """The reply, which must not have come from anything but the native function."""
     before, declined = both.answered(procedure), sum(count for *_, count in both.dispatcher.declined())
-    reply = await both.direct.call(procedure, arguments, caller)
+    reply = await both.native.call(procedure, arguments, caller)
     assert sum(count for *_, count in both.dispatcher.declined()) == declined
     assert both.answered(procedure) == before + 1
     return reply
@@ -100,7 +100,7 @@ def test_what_has_to_be_brought_first(kind, tmp_path):
                 for caller in ((0, 0), (1001, 1001), (1002, 1002)):
                     both.service.nodes.forget(node)
                     both.service.open_files.forget_all(node.inode)
-                    await both.direct.call(procedure, arguments, caller)  # sets atime
+                    await both.native.call(procedure, arguments, caller)  # sets atime
                     both.service.nodes.forget(node)
                     both.service.open_files.forget_all(node.inode)
                     reply = await same(both, procedure, arguments, caller)
@@ -122,7 +122,7 @@ def test_the_text_of_links(kind, tmp_path):
             os.symlink("x" * length, os.path.join(both.path, f"link{number}"))
             node, _ = await both.service.lookup(vfs_support.ROOT, both.root, f"link{number}".encode())
             for caller in ((0, 0), (1002, 1002)):
-                await both.direct.call(READLINK, handle(node), caller)  # sets atime
+                await both.native.call(READLINK, handle(node), caller)  # sets atime
                 both.service.nodes.forget(node)
                 reply = await same(both, READLINK, handle(node), caller)
                 result = READLINK3resok(nfs3_truth.attributes(node), b"x" * length)
@@ -161,7 +161,7 @@ def test_failures_are_told_with_the_attributes_of_the_file(kind, tmp_path):
             (WRITE, write(public, 0, b"", stable=0), (0, 0), OK),
             (WRITE, write(private, 0, b""), other, ACCES),
         ]
-        await both.direct.call(READ, read(public))
+        await both.native.call(READ, read(public))
         for procedure, arguments, caller, outcome in expected:
             assert status(await same(both, procedure, arguments, caller)) == outcome
 
@@ -201,7 +201,7 @@ def test_what_is_malformed_is_garbage(tmp_path):
             (COMMIT, commit(node)[:-4]),
         ):
             general = await both.general.call(procedure, arguments)
-            assert await both.direct.call(procedure, arguments) == general
+            assert await both.native.call(procedure, arguments) == general
             assert general[16:20] == struct.pack(">I", 4), (procedure, len(arguments))  # GARBAGE_ARGS
 
     run("memory", tmp_path, scenario)
@@ -210,7 +210,7 @@ def test_what_is_malformed_is_garbage(tmp_path):
 def test_octets_behind_the_arguments_do_no_harm(tmp_path):
     async def scenario(both):
         node = await vfs_support.write_file(both.service, both.root, b"a", b"x", mode=0o666)
-        await both.direct.call(READ, read(node))
+        await both.native.call(READ, read(node))
         for procedure, arguments in (
             (GETATTR, handle(node)),
             (ACCESS, access(node)),
@@ -281,7 +281,7 @@ def test_groups_that_the_server_looks_up(kind, tmp_path):
         head = struct.pack(">8I", 77, 0, 2, 100003, 3, READ, 1, len(body)) + body + bytes(8) + read(node)
         record = struct.pack(">I", 1 << 31 | len(head)) + head
         replies = []
-        for client in (both.general, both.direct, both.general, both.direct):
+        for client in (both.general, both.native, both.general, both.native):
             client.writer.write(record)
             replies.append(await client.reply())
         assert replies[2] == replies[3]
@@ -323,15 +323,15 @@ def test_delegations_are_recalled(kind, tmp_path):
         delegations.given_back = asyncio.Event()
         node = await vfs_support.write_file(both.service, both.root, b"a", b"x" * 50, mode=0o666)
         for arguments, procedure in ((read(node), READ), (write(node), WRITE)):
-            await both.direct.call(procedure, arguments)
+            await both.native.call(procedure, arguments)
         delegations.key, node.inode.delegated = node.key, 2
         assert status(await natively(both, READ, read(node))) == JUKEBOX
         assert status(await natively(both, WRITE, write(node))) == JUKEBOX
         assert delegations.held == 0
-        both.direct.send(WRITE, write(node, 0, b"later"))
+        both.native.send(WRITE, write(node, 0, b"later"))
         await until(lambda: delegations.held)
         delegations.given_back.set()
-        assert (await both.direct.reply())[24:28] == bytes(4)
+        assert (await both.native.reply())[24:28] == bytes(4)
         await until(lambda: not delegations.held)
         assert status(await natively(both, READ, read(node))) == OK
 

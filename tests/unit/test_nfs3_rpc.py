@@ -40,7 +40,7 @@ class Server:
         self.rig = RealRig()
         nfs = Program(NFS, "nfs", {3: nfs3_procedures(self.rig.service, self.rig.service.exports)})
         mount = mount3_program(self.rig.service, self.rig.service.exports)
-        self.dispatcher = Dispatcher([nfs, mount], direct={(NFS, 3): Nfs3Procedures(self.rig.service)})
+        self.dispatcher = Dispatcher([nfs, mount], natives={(NFS, 3): Nfs3Procedures(self.rig.service)})
         self.replies = Replies()
 
     def at(self, name: bytes) -> diropargs3:

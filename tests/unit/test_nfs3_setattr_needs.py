@@ -184,7 +184,7 @@ def test_what_is_malformed_is_garbage_and_octets_behind_do_no_harm(kind, tmp_pat
             handle(public) + struct.pack(">I", 2) + plain[len(handle(public)) + 4 :],
             struct.pack(">I", 68) + bytes(68) + plain[len(handle(public)) :],
         ):
-            for client in (both.direct, both.general):
+            for client in (both.native, both.general):
                 assert (await client.call(SETATTR, arguments))[16:] == garbage
         assert os.fstat(public.fd).st_mode & 0o777 == 0o666
         for arguments in (guarded + bytes(8), plain + bytes(4)):
@@ -203,10 +203,10 @@ def test_delegations_are_recalled(kind, wanted, tmp_path):
         delegations.key, public.inode.delegated = public.key, 1
         assert await told(both, public, **wanted) == JUKEBOX
         assert delegations.held == 0
-        both.direct.send(SETATTR, setting(public, ctime_of(public), **wanted))
+        both.native.send(SETATTR, setting(public, ctime_of(public), **wanted))
         await until(lambda: delegations.held)
         delegations.given_back.set()
-        assert (await both.direct.reply())[24:28] == bytes(4)
+        assert (await both.native.reply())[24:28] == bytes(4)
         await until(lambda: not delegations.held)
         found = os.fstat(public.fd)
         assert found.st_size == 3 if "size" in wanted else found.st_mode & 0o777 == 0o600
@@ -218,15 +218,15 @@ def test_delegations_are_recalled(kind, wanted, tmp_path):
 def test_a_file_that_is_being_changed_is_waited_for(kind, tmp_path):
     async def scenario(both):
         _, public, *_ = await nodes_of(both)
-        await both.direct.call(SETATTR, setting(public, size=5))
+        await both.native.call(SETATTR, setting(public, size=5))
         await public.inode.serial.acquire()
         for wanted in ({"mode": 0o640}, {"size": 9}):
-            both.direct.send(SETATTR, setting(public, **wanted))
+            both.native.send(SETATTR, setting(public, **wanted))
         await until(lambda: len(both.dispatcher.held) == 2)
         assert os.fstat(public.fd).st_size == 5
         public.inode.serial.release()
         for _ in range(2):
-            assert (await both.direct.reply())[24:28] == bytes(4)
+            assert (await both.native.reply())[24:28] == bytes(4)
         found = os.fstat(public.fd)
         assert (stat.S_IMODE(found.st_mode), found.st_size) == (0o640, 9)
 

@@ -60,7 +60,7 @@ def test_what_linux_sends_most_is_answered_natively(tmp_path):
 
         async def natively(*operations):
             nonlocal before
-            status, results = Client4.parse(await both.direct.call(None, both.message(0, *operations)))
+            status, results = Client4.parse(await both.native.call(None, both.message(0, *operations)))
             assert (status, both.answered) == (0, before + 1)
             before += 1
             return [result for _, result in results]
@@ -99,10 +99,10 @@ def test_a_retransmission_is_answered_from_the_replay_cache(tmp_path):
             (both.message(0, putfh(root), remove(b"a")), (both.path / "a").touch),
         ):
             answered = both.answered
-            replied = await both.direct.call(None, message)
+            replied = await both.native.call(None, message)
             assert (status_of(replied), both.answered) == (0, answered + 1)
             again()
-            assert await both.direct.call(None, message) == replied
+            assert await both.native.call(None, message) == replied
             assert both.answered == answered + 1
         assert (both.path / "a").exists()
         assert next_seqid(both, b"owner") == seqid + 1
@@ -118,10 +118,10 @@ def test_data_read_before_a_change_come_again_with_a_retransmission(tmp_path, si
         stateid, handle = await opened(both)
         (both.path / "a").write_bytes(os.urandom(200_000))
         message = both.message(0, putfh(handle), read(stateid, 0, size), write(stateid, 0, b"other data"))
-        first = await both.direct.call(None, message)
+        first = await both.native.call(None, message)
         assert status_of(first) == 0
         assert len(first) > size
-        assert await both.direct.call(None, message) == first
+        assert await both.native.call(None, message) == first
 
     v40(tmp_path, scenario)
 
@@ -137,9 +137,9 @@ def test_what_changes_nothing_is_not_remembered(tmp_path):
             [putfh(root), lookup(b"a"), p.OP_GETFH, access(0x1F), getattr_()],
             [(p.OP_RENEW, p.RENEW4args(both.client.clientid))],
         ):
-            await both.direct.call(None, both.message(0, *operations))
+            await both.native.call(None, both.message(0, *operations))
         assert (len(cache), both.answered) == (before, answered + 4)
-        await both.direct.call(None, both.message(0, putfh(handle), write(stateid, 0, b"data")))
+        await both.native.call(None, both.message(0, putfh(handle), write(stateid, 0, b"data")))
         assert (len(cache), both.answered) == (before + 1, answered + 5)
 
     v40(tmp_path, scenario)
@@ -152,21 +152,21 @@ def test_what_an_owner_remembers_the_replay_cache_does_not(tmp_path):
         seqid, before = next_seqid(both, b"owner"), len(cache)
         asked = putfh(root), opening(both, b"a", owner=b"owner", seqid=seqid), p.OP_GETFH, access(0x2D), getattr_()
         message = both.message(0, *asked)
-        replied = await both.direct.call(None, message)
+        replied = await both.native.call(None, message)
         _, results = Client4.parse(replied)
         stateid, handle = results[1][1].resok4.stateid, results[2][1].resok4.object
-        assert await both.direct.call(None, message) == replied
+        assert await both.native.call(None, message) == replied
         message = both.message(0, putfh(handle), getattr_(), closing(stateid, seqid + 1))
-        replied = await both.direct.call(None, message)
+        replied = await both.native.call(None, message)
         assert status_of(replied) == 0
-        assert await both.direct.call(None, message) == replied
+        assert await both.native.call(None, message) == replied
         assert (len(cache), next_seqid(both, b"owner")) == (before, seqid + 2)
         # Of two such operations their owner has but one result.
         twice = [opening(both, b"a", owner=b"owner", seqid=seqid + number) for number in (2, 3)]
         message = both.message(0, putfh(root), twice[0], putfh(root), twice[1])
-        replied = await both.direct.call(None, message)
+        replied = await both.native.call(None, message)
         assert (status_of(replied), len(cache)) == (0, before + 1)
-        assert await both.direct.call(None, message) == replied
+        assert await both.native.call(None, message) == replied
 
     v40(tmp_path, scenario)
 
@@ -180,16 +180,16 @@ def test_a_retransmission_meets_an_open_that_waits(tmp_path):
         seqid, root = next_seqid(both, b"owner"), await both.server.service.root(both.server.service.exports.exports[0])
         async with stalled(both.server.service, root, tmp_path):
             message = both.message(0, putfh(handle), opening(both, b"b", owner=b"owner", seqid=seqid))
-            both.direct.send(message)
+            both.native.send(message)
             await until(lambda: len(both.dispatcher.held) == 1)
-            both.direct.send(message)
-            both.direct.send(both.message(0, putfh(handle), getattr_(LINUX)))
+            both.native.send(message)
+            both.native.send(both.message(0, putfh(handle), getattr_(LINUX)))
             await asyncio.sleep(0)
-        replies = [await both.direct.reply(), await both.direct.reply()]
+        replies = [await both.native.reply(), await both.native.reply()]
         assert [status_of(reply) for reply in replies] == [0, 0]
         assert replies[0][:4] != replies[1][:4]  # the retransmission finds the call under way, on its own connection
         assert next_seqid(both, b"owner") == seqid + 1
-        assert await both.direct.call(None, message) in replies
+        assert await both.native.call(None, message) in replies
 
     v40(tmp_path, scenario, "disk")
 
@@ -236,17 +236,17 @@ def test_an_operation_sent_again_in_another_call_has_its_first_result(tmp_path):
         seqid = next_seqid(both, owner)
         asked = [putfh(root), opening(both, b"a", share=1, owner=owner, seqid=seqid), p.OP_GETFH]
         answered = both.answered
-        first = await both.direct.call(None, both.message(0, *asked))
-        again = await both.direct.call(None, both.message(0, *asked))
+        first = await both.native.call(None, both.message(0, *asked))
+        again = await both.native.call(None, both.message(0, *asked))
         assert first[4:] == again[4:]
         _, results = Client4.parse(first)
         stateid, handle = results[1][1].resok4.stateid, results[2][1].resok4.object
         close = [putfh(handle), closing(stateid, seqid + 1)]
-        first = await both.direct.call(None, both.message(0, *close))
+        first = await both.native.call(None, both.message(0, *close))
         assert (status_of(first), both.answered) == (0, answered + 3)
-        assert (await both.direct.call(None, both.message(0, *close)))[4:] == first[4:]
+        assert (await both.native.call(None, both.message(0, *close)))[4:] == first[4:]
         late = [putfh(handle), closing(stateid, seqid + 3)]
-        assert status_of(await both.direct.call(None, both.message(0, *late))) == p.NFS4ERR_BAD_SEQID
+        assert status_of(await both.native.call(None, both.message(0, *late))) == p.NFS4ERR_BAD_SEQID
         assert both.answered == answered + 5
 
     v40(tmp_path, scenario)
@@ -257,11 +257,11 @@ def test_an_open_that_is_not_confirmed_is_good_for_nothing_else(tmp_path):
         (both.path / "a").write_bytes(b"content")
         root, owner = await handle_of(both), b"new"
         asked = [putfh(root), opening(both, b"a", share=3, owner=owner, seqid=1), p.OP_GETFH]
-        _, results = Client4.parse(await both.direct.call(None, both.message(0, *asked)))
+        _, results = Client4.parse(await both.native.call(None, both.message(0, *asked)))
         opened, handle = results[1][1].resok4, results[2][1].resok4.object
         assert opened.rflags & p.OPEN4_RESULT_CONFIRM
         for operation in (read(opened.stateid, 0, 9), write(opened.stateid, 0, b"lost"), closing(opened.stateid, 2)):
-            reply = await both.direct.call(None, both.message(0, putfh(handle), operation))
+            reply = await both.native.call(None, both.message(0, putfh(handle), operation))
             assert status_of(reply) == p.NFS4ERR_BAD_STATEID
         assert both.answered == 4  # the OPEN, and these failures
         assert (both.path / "a").read_bytes() == b"content"
@@ -275,11 +275,11 @@ def test_the_lease_is_renewed_by_whatever_names_the_client(tmp_path):
         client = both.server.engine.clients.lookup(both.client.clientid)
         for operation in (read(stateid, 0, 9), write(stateid, 0, b"data"), (p.OP_RENEW, p.RENEW4args(client.clientid))):
             client.lease_end, answered = 0.0, both.answered
-            assert status_of(await both.direct.call(None, both.message(0, putfh(handle), operation))) == 0
+            assert status_of(await both.native.call(None, both.message(0, putfh(handle), operation))) == 0
             assert client.lease_end > both.server.engine.now()
             assert both.answered == answered + 1
         client.courtesy, client.lease_end = True, 0.0
-        assert status_of(await both.direct.call(None, both.message(0, putfh(handle), read(stateid, 0, 9)))) == 0
+        assert status_of(await both.native.call(None, both.message(0, putfh(handle), read(stateid, 0, 9)))) == 0
         assert not client.courtesy
         assert client.lease_end > both.server.engine.now()
 
@@ -293,7 +293,7 @@ def test_a_client_heard_of_again_is_on_record_when_it_is_told_so(tmp_path):
         _, handle = await opened(both)
         client, engine = both.server.engine.clients.lookup(both.client.clientid), both.server.engine
         renewal = (p.OP_RENEW, p.RENEW4args(client.clientid))
-        for way in (both.general, both.direct):
+        for way in (both.general, both.native):
             for compound in ([renewal], [putfh(handle), renewal]):
                 engine.forget_claims(client)
                 await both.server.store.flush(engine)
@@ -311,7 +311,7 @@ def test_a_stateid_of_a_session_is_none_here(tmp_path):
         other = await Client4(both.server, 1, name=b"other", transport=LoopbackTransport()).connect()
         theirs, _ = await other.open("/0", b"a", access=3)
         for operation in (read(theirs, 0, 7), write(theirs, 0, b"lost"), closing(theirs, next_seqid(both, b"owner"))):
-            reply = await both.direct.call(None, both.message(0, putfh(handle), operation))
+            reply = await both.native.call(None, both.message(0, putfh(handle), operation))
             assert status_of(reply) == p.NFS4ERR_BAD_STATEID
         assert (both.path / "a").read_bytes() == b"content"
 
@@ -322,16 +322,16 @@ def test_a_stateid_of_a_session_is_none_here(tmp_path):
 def test_a_retransmission_meets_a_write_that_waits(tmp_path, stable):
     async def scenario(both):
         stateid, handle = await opened(both)
-        assert status_of(await both.direct.call(None, both.message(0, putfh(handle), write(stateid, 0, b"first")))) == 0
+        assert status_of(await both.native.call(None, both.message(0, putfh(handle), write(stateid, 0, b"first")))) == 0
         natively = both.answered
         root = await both.server.service.root(both.server.service.exports.exports[0])
         async with stalled(both.server.service, root, tmp_path):
             message = both.message(0, putfh(handle), write(stateid, 0, b"once..", stable), getattr_(OF_CONTENT))
-            both.direct.send(message)
+            both.native.send(message)
             await until(lambda: len(both.dispatcher.held) == 1)
-            both.direct.send(message)
-            both.direct.send(both.message(0, putfh(handle), getattr_(LINUX)))
-        first, second = await both.direct.reply(), await both.direct.reply()
+            both.native.send(message)
+            both.native.send(both.message(0, putfh(handle), getattr_(LINUX)))
+        first, second = await both.native.reply(), await both.native.reply()
         assert {status_of(first), status_of(second)} == {0}
         assert first[:4] != second[:4]  # the retransmission finds the call under way, on its own connection
         assert both.answered - natively == 2
@@ -349,7 +349,7 @@ def test_a_file_that_another_client_writes_under_a_delegation_is_asked_about(tmp
         await holder.open("/0", b"a", access=3)
         assert both.server.engine.delegations.count == 1
         answered = both.answered
-        await both.direct.call(None, both.message(0, putfh(handle), getattr_()))
+        await both.native.call(None, both.message(0, putfh(handle), getattr_()))
         assert both.answered == answered + 1
         assert p.OP_CB_GETATTR in end.operations
 
@@ -360,7 +360,7 @@ def test_compounds_without_a_session_are_none_of_the_later_versions(tmp_path):
     async def scenario(both):
         handle = await handle_of(both)
         both.client.minor = 1
-        reply = await both.direct.call(None, both.message(0, putfh(handle), getattr_()))
+        reply = await both.native.call(None, both.message(0, putfh(handle), getattr_()))
         assert (status_of(reply), both.answered) == (p.NFS4ERR_OP_NOT_IN_SESSION, 1)
 
     on("memory", tmp_path, 0, scenario)

@@ -38,7 +38,7 @@ class Side:
 
     def __init__(self, both, which, name):
         self.both, self.which, self.name = both, which, name
-        self.wire = (both.direct, both.general)[which]
+        self.wire = (both.native, both.general)[which]
         self.locked, self.opened = {}, {}
 
     async def prepare(self):
@@ -170,7 +170,7 @@ def test_an_owner_begins_confirms_locks_and_ends_natively(kind, tmp_path):
         side.wire = both.general
         shown, _ = await side.run(putfh(side.handle), lock_new(client, READ, opened, seqid, b"before", 1, 900, 1))
         assert shown[0] == 0
-        side.wire = both.direct
+        side.wire = both.native
         before, done = both.answered, 0
 
         async def natively(*operations):
@@ -187,10 +187,10 @@ def test_an_owner_begins_confirms_locks_and_ends_natively(kind, tmp_path):
         )
         assert shown[3][0] & p.OPEN4_RESULT_CONFIRM
         again = both.message(0, putfh(side.handle), confirming(opened, seqid + 1))
-        first = await both.direct.call(None, again)
+        first = await both.native.call(None, again)
         done += 2  # with what comes next
         # In another call: the owner has kept the result (RFC 7530 section 9.1.9).
-        assert (await both.direct.call(None, both.message(0, putfh(side.handle), confirming(opened, seqid + 1))))[
+        assert (await both.native.call(None, both.message(0, putfh(side.handle), confirming(opened, seqid + 1))))[
             4:
         ] == first[4:]
         assert both.answered == before + done

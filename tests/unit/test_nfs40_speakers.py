@@ -10,7 +10,7 @@ from tests.unit.test_nfs4_native_opens import opening
 
 async def opened(both, root, owner):
     """The outcome of an OPEN by an owner that has opened nothing yet."""
-    reply = await both.direct.call(None, both.message(0, putfh(root), opening(both, b"a", owner=owner, seqid=1)))
+    reply = await both.native.call(None, both.message(0, putfh(root), opening(both, b"a", owner=owner, seqid=1)))
     return Client4.parse(reply)[0]
 
 

@@ -44,7 +44,7 @@ def test_a_change_is_not_made_again(kind, tmp_path, minor, done_in_python):
             )
         ):
             done_in_python.clear()
-            reply = await both.direct.call(None, both.message(0, *operations, cache=True))
+            reply = await both.native.call(None, both.message(0, *operations, cache=True))
             assert results_of(reply)[0] == OK
             assert done_in_python
             assert not {p.OP_WRITE, p.OP_REMOVE} & set(done_in_python), number
@@ -62,7 +62,7 @@ def test_state_that_was_given_goes_along(tmp_path, minor, done_in_python):
         (both.path / "a").write_bytes(b"content")
         opened, handle = await both.client.open("/0", b"a")
         current = p.stateid4(1, bytes(12))
-        await both.direct.call(None, both.message(0, putfh(handle), lock_new(WRITE, opened, b"before", 50, 10)))
+        await both.native.call(None, both.message(0, putfh(handle), lock_new(WRITE, opened, b"before", 50, 10)))
         done_in_python.clear()
         operations = [
             putfh(handle),
@@ -72,7 +72,7 @@ def test_state_that_was_given_goes_along(tmp_path, minor, done_in_python):
             p.OP_RESTOREFH,
         ]
         operations += [write(current, 0, b"C"), lock_more(WRITE, current, 20, 10), getattr_(OF_CONTENT)]
-        status, *_ = results_of(await both.direct.call(None, both.message(0, *operations)))
+        status, *_ = results_of(await both.native.call(None, both.message(0, *operations)))
         assert status == OK
         assert done_in_python == [p.OP_NVERIFY]  # what is behind it is carried out natively, too
         assert (both.path / "a").read_bytes() == b"Content"
@@ -88,7 +88,7 @@ def test_what_waits_behind_a_change_and_cannot_be_kept_goes_on_as_a_general_call
         opened, handle = await both.client.open("/0", b"a")
         service = both.server.service
         asked = both.message(0, putfh(handle), lock_new(WRITE, opened, b"first", 0, 10))
-        assert results_of(await both.direct.call(None, asked))[0] == OK
+        assert results_of(await both.native.call(None, asked))[0] == OK
         refused = []
         monkeypatch.setattr(TcpConnection, "begin_held", lambda connection: bool(refused.append(connection)))
         made = []
@@ -100,7 +100,7 @@ def test_what_waits_behind_a_change_and_cannot_be_kept_goes_on_as_a_general_call
 
         monkeypatch.setattr(type(both.server.engine.locks), "lock_new", lock_new_)
         operations = [putfh(handle), lock_new(WRITE, opened, b"second", 20, 10), write(opened, 0, b"C"), COMMIT]
-        status, *_ = results_of(await both.direct.call(None, both.message(0, *operations)))
+        status, *_ = results_of(await both.native.call(None, both.message(0, *operations)))
         assert (status, len(made)) == (OK, 1)
         assert refused
         assert not both.session.slots[1].in_use
@@ -131,20 +131,20 @@ def test_a_retransmission_joins_what_has_been_handed_over(tmp_path, monkeypatch)
         for name in ("a", "b"):
             (both.path / name).write_bytes(b"content")
         root = await handle_of(both)
-        await both.direct.call(None, both.message(0, putfh(root), RARE))
+        await both.native.call(None, both.message(0, putfh(root), RARE))
         gate = asyncio.Event()
         begun = slowly(monkeypatch, p.OP_NVERIFY, gate)
         message = both.message(0, putfh(root), remove(b"a"), RARE)
-        both.direct.send(message)
+        both.native.send(message)
         await until(lambda: begun)
         assert not (both.path / "a").exists()
         (both.path / "a").write_bytes(b"another one")
-        both.direct.send(message)  # its reply is on the way
+        both.native.send(message)  # its reply is on the way
         assert len(begun) == 1
         gate.set()
-        reply = await both.direct.reply()
+        reply = await both.native.reply()
         assert results_of(reply)[0] == OK
-        assert await both.direct.call(None, message) == reply
+        assert await both.native.call(None, message) == reply
         assert (both.path / "a").exists()
 
     on("memory", tmp_path, 0, scenario)
@@ -165,7 +165,7 @@ def test_what_is_handed_over_without_its_connection_is_carried_through(tmp_path,
         at = await both.server.service.root(both.server.service.exports.exports[0])
         async with stalled(both.server.service, at, tmp_path):
             message = both.message(0, putfh(root), remove(b"a"), RARE, getattr_(), cache=True)
-            both.direct.send(message)
+            both.native.send(message)
             await until(lambda: len(both.dispatcher.held) == 1)
             connection.close()
         await until(lambda: not both.session.slots[1].in_use)
@@ -190,7 +190,7 @@ def test_what_is_handed_over_and_not_begun_is_carried_through(tmp_path, monkeypa
         message = both.message(0, putfh(root), remove(b"a"), RARE, getattr_(), cache=True)
         with monkeypatch.context() as patched:
             patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
-            both.direct.send(message)
+            both.native.send(message)
             await until(lambda: not (both.path / "a").exists())
             assert both.session.slots[1].in_use
             connection.close()
@@ -248,7 +248,7 @@ def test_the_reply_waits_for_stable_storage(tmp_path, monkeypatch, minor):
     async def scenario(both):
         (both.path / "a").write_bytes(b"content")
         stateid, handle = await both.client.open("/0", b"a")
-        await both.direct.call(None, both.message(0, putfh(handle), write(stateid, 0, b"C")))
+        await both.native.call(None, both.message(0, putfh(handle), write(stateid, 0, b"C")))
         flushed = []
         server = both.server.nfs4
         before = both.answered
@@ -263,7 +263,7 @@ def test_the_reply_waits_for_stable_storage(tmp_path, monkeypatch, minor):
         with monkeypatch.context() as patched:
             patched.setattr(server.engine, "stable", False)
             message = both.message(0, putfh(handle), write(stateid, 0, b"D"), getattr_(OF_CONTENT), cache=True)
-            status, *_ = results_of(await both.direct.call(None, message))
+            status, *_ = results_of(await both.native.call(None, message))
         assert (status, len(flushed), both.answered) == (OK, 1, before + 1)
         assert (both.path / "a").read_bytes() == b"Dontent"
         if minor:

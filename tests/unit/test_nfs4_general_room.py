@@ -39,11 +39,11 @@ def test_results_longer_than_a_head_are_counted_once(tmp_path, minor):
     async def scenario(both):
         (both.path / "a").write_bytes(bytes(2 << 20))
         stateid, handle = await both.client.open("/0", b"a")
-        await both.direct.call(None, both.message(2, putfh(handle), read(stateid, 0, 100)))
+        await both.native.call(None, both.message(2, putfh(handle), read(stateid, 0, 100)))
         long = [putfh(handle), read(stateid, 0, 7000), RARE, putfh(handle), getattr_(OF_CONTENT)]
-        both.direct.send(both.message(0, *long))
-        both.direct.send(both.message(3, putfh(handle), read(stateid, 0, 1 << 20)))
-        replies = [await both.direct.reply() for _ in range(2)]
+        both.native.send(both.message(0, *long))
+        both.native.send(both.message(3, putfh(handle), read(stateid, 0, 1 << 20)))
+        replies = [await both.native.reply() for _ in range(2)]
         assert sorted(map(statuses, replies)) == [(p.NFS4_OK, 3), (p.NFS4_OK, 6)]
 
     on("memory", tmp_path, minor, scenario)
@@ -106,9 +106,9 @@ def test_an_operation_in_python_never_has_more_room_than_the_reply(tmp_path, min
     async def scenario(both):
         root = await handle_of(both)
         rooms.clear()
-        reply = await both.direct.call(None, both.message(0, putfh(root), RARE, cache=True))
+        reply = await both.native.call(None, both.message(0, putfh(root), RARE, cache=True))
         assert (rooms, statuses(reply)) == ([-4], (p.NFS4ERR_REP_TOO_BIG_TO_CACHE, 3))
-        reply = await both.direct.call(None, both.message(0, putfh(root), READDIR, cache=True))
+        reply = await both.native.call(None, both.message(0, putfh(root), READDIR, cache=True))
         assert statuses(reply) == (p.NFS4ERR_TOOSMALL, 3)
 
     on("memory", tmp_path, minor, scenario)

@@ -24,10 +24,10 @@ def test_what_stands_before_an_operation_is_not_done_again(tmp_path, minor, done
         root = await handle_of(both)
         await handle_of(both, b"a")
         before = [putfh(root), getattr_(OF_CONTENT), lookup(b"a"), p.OP_GETFH, access(0x1F)]
-        await both.direct.call(None, both.message(2, putfh(root)))
+        await both.native.call(None, both.message(2, putfh(root)))
         for rare in (p.OP_READLINK, p.OP_LOOKUPP, 9999):
             done_in_python.clear()
-            await both.direct.call(None, both.message(2, *before, rare))
+            await both.native.call(None, both.message(2, *before, rare))
             assert done_in_python == [rare] * (rare != 9999)
         await both.same(*before, p.OP_SAVEFH, getattr_(), p.OP_RESTOREFH, p.OP_GETFH)
         await both.same(*before, p.OP_READLINK, getattr_())
@@ -48,7 +48,7 @@ def test_data_that_stand_beside_the_results_are_read_again(tmp_path, minor, done
         stateid, handle = await both.client.open("/0", b"a")
         for size in (700, 70000):
             done_in_python.clear()
-            await both.direct.call(None, both.message(2, putfh(handle), read(stateid, 0, size), RARE))
+            await both.native.call(None, both.message(2, putfh(handle), read(stateid, 0, size), RARE))
             assert done_in_python == [p.OP_NVERIFY]  # READ has one body
             await both.same(putfh(handle), read(stateid, 0, size), RARE, getattr_(OF_CONTENT))
             await both.same(putfh(handle), read(stateid, 0, size), putfh(b"none"), getattr_(OF_CONTENT))
@@ -63,11 +63,11 @@ def test_the_slot_has_the_whole_reply(tmp_path, minor):
         root = await handle_of(both)
         rare = (p.OP_REMOVE, p.REMOVE4args(b"sub"))
         message = both.message(0, putfh(root), getattr_(OF_CONTENT), rare, p.OP_SAVEFH, cache=True)
-        first = await both.direct.call(None, message)
+        first = await both.native.call(None, message)
         assert status_of(first) == OK
         assert not (both.path / "sub").exists()
         (both.path / "sub").mkdir()
-        for way in (both.direct, both.general):
+        for way in (both.native, both.general):
             assert (await way.call(None, bytes(4) + message[4:]))[4:] == first[4:]
         assert (both.path / "sub").exists()
 
@@ -89,7 +89,7 @@ def test_an_operation_that_waits_holds_the_slot(tmp_path, monkeypatch):
 
         message = both.message(0, putfh(root), RARE)
         monkeypatch.setattr(compound, "carry_out", slow)
-        assert status_of(await both.direct.call(None, message)) == OK
+        assert status_of(await both.native.call(None, message)) == OK
         assert answers == [True, p.NFS4ERR_DELAY]
         assert not both.session.slots[1].in_use
 
@@ -101,10 +101,10 @@ def test_a_slot_that_nobody_takes_up_is_given_back(tmp_path):
 
     async def scenario(both):
         root = await handle_of(both)
-        reply = await both.direct.call(None, both.message(0, putfh(root), p.OP_SAVEFH)[:-4])
+        reply = await both.native.call(None, both.message(0, putfh(root), p.OP_SAVEFH)[:-4])
         assert int.from_bytes(reply[20:24], "big") == 4  # GARBAGE_ARGS
         assert not both.session.slots[1].in_use
-        assert status_of(await both.direct.call(None, both.message(0, putfh(root), READDIR))) == OK
+        assert status_of(await both.native.call(None, both.message(0, putfh(root), READDIR))) == OK
 
     on("memory", tmp_path, 1, scenario)
 
@@ -113,7 +113,7 @@ def test_operations_are_counted_once(tmp_path, minor):
     async def scenario(both):
         root = await handle_of(both)
         before = both.server.nfs4.counts.all()
-        await both.direct.call(None, both.message(0, putfh(root), getattr_(OF_CONTENT), READDIR))
+        await both.native.call(None, both.message(0, putfh(root), getattr_(OF_CONTENT), READDIR))
         after = both.server.nfs4.counts.all()
         counted = {number: count - before.get(number, 0) for number, count in after.items()}
         counted = {number: count for number, count in counted.items() if count}
@@ -131,13 +131,13 @@ def test_a_rare_write_behind_native_operations(tmp_path, minor):
         (both.path / "a").chmod(0o666)
         handle = await handle_of(both, b"a")
         status = status_of(
-            await both.direct.call(None, both.message(0, putfh(handle), getattr_(), write(ANONYMOUS, 0, b"C")))
+            await both.native.call(None, both.message(0, putfh(handle), getattr_(), write(ANONYMOUS, 0, b"C")))
         )
         assert (status, (both.path / "a").read_bytes()) == (OK, b"Content")
         os.chown(both.path / "a", 0, 0)
         (both.path / "a").chmod(0o600)
         message = both.message(0, putfh(handle), getattr_(), write(ANONYMOUS, 0, b"lost"), caller=(1001, 1001))
-        assert status_of(await both.direct.call(None, message)) == p.NFS4ERR_ACCESS
+        assert status_of(await both.native.call(None, message)) == p.NFS4ERR_ACCESS
         assert (both.path / "a").read_bytes() == b"Content"
 
     on("memory", tmp_path, minor, scenario)
@@ -156,7 +156,7 @@ def test_what_fails_is_answered_natively_and_counted(tmp_path, minor, done_in_py
             counted, errors = sum(usage.statuses.values()), tally.errors
             answered, calls = both.answered, both.server.nfs4.counts.all()[p.OP_LOOKUP]
             done_in_python.clear()
-            reply = await both.direct.call(None, both.message(2, *asked, caller=(1001, 1001)))
+            reply = await both.native.call(None, both.message(2, *asked, caller=(1001, 1001)))
             assert (status_of(reply), both.answered, done_in_python) == (status, answered + 1, [])
             assert sum(usage.statuses.values()) == counted + 1
             assert usage.statuses[4, "LOOKUP", p.nfsstat4(status).name.removeprefix("NFS4ERR_")] >= 1
@@ -173,7 +173,7 @@ def test_a_name_that_is_not_in_memory_is_waited_for(tmp_path, minor, done_in_pyt
         await both.same(putfh(root), getattr_(OF_CONTENT))
         for name, status in ((b"a", OK), (b"none", p.NFS4ERR_NOENT)):
             done_in_python.clear()
-            reply = await both.direct.call(None, both.message(2, putfh(root), lookup(name), p.OP_GETFH))
+            reply = await both.native.call(None, both.message(2, putfh(root), lookup(name), p.OP_GETFH))
             assert (status_of(reply), done_in_python) == (status, [])
             await both.same(putfh(root), lookup(name), p.OP_GETFH, cache=True)
 

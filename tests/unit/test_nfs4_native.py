@@ -190,7 +190,7 @@ def test_random_writes_leave_the_same_file_behind(tmp_path, minor, seed):
                     os.chown(both.path / name, *owner)
                     (both.path / name).chmod(bits)
             replies = []
-            for slot, (wire, opens) in enumerate(zip((both.direct, both.general), files, strict=True)):
+            for slot, (wire, opens) in enumerate(zip((both.native, both.general), files, strict=True)):
                 stateid, handle = opens[which]
                 if wrong:
                     stateid = p.stateid4(stateid.seqid + 1, stateid.other)
@@ -219,21 +219,21 @@ def test_a_retransmission_of_what_was_answered_natively_is_answered_from_the_slo
         (both.path / "a").write_bytes(b"old")
         stateid, handle = await both.client.open("/0", b"a")
         first = both.message(0, putfh(handle), write(stateid, 0, b"AAAA"), getattr_(), cache=True)
-        replied = await both.direct.call(None, first)
+        replied = await both.native.call(None, first)
         assert both.answered == 1
         (both.path / "a").write_bytes(b"meanwhile")
         # With another XID, over another connection (RFC 8881 section 2.10.6.1.3.1).
         assert (await both.general.call(None, b"\1\2\3\4" + first[4:]))[4:] == replied[4:]
-        assert await both.direct.call(None, first) == replied
+        assert await both.native.call(None, first) == replied
         assert (both.path / "a").read_bytes() == b"meanwhile"
         # Another request under the same sequence id is none.
         both.sequences[1] -= 1
-        other = await both.direct.call(None, both.message(0, putfh(handle), getattr_(), cache=True))
+        other = await both.native.call(None, both.message(0, putfh(handle), getattr_(), cache=True))
         assert Client4.parse(other)[0] == p.NFS4ERR_SEQ_FALSE_RETRY
         # What was not kept is told apart.
         uncached = both.message(0, putfh(handle), getattr_())
-        assert Client4.parse(await both.direct.call(None, uncached))[0] == 0
-        assert Client4.parse(await both.direct.call(None, uncached))[0] == p.NFS4ERR_RETRY_UNCACHED_REP
+        assert Client4.parse(await both.native.call(None, uncached))[0] == 0
+        assert Client4.parse(await both.native.call(None, uncached))[0] == p.NFS4ERR_RETRY_UNCACHED_REP
         assert both.answered == 5
 
     on("memory", tmp_path, minor, scenario)
@@ -247,10 +247,10 @@ def test_a_connection_is_bound_by_its_first_sequence(tmp_path):
         both.server.engine.sessions.connection_closed(next(iter(both.session.connections)))
         assert not both.session.connections
         for answered in (1, 2, 3):
-            await both.direct.call(None, both.message(0, putfh(handle), getattr_()))
+            await both.native.call(None, both.message(0, putfh(handle), getattr_()))
             assert (both.answered, len(both.session.connections)) == (answered, 1)
             assert list(both.session.client.hosts) == ["127.0.0.1"]
-        both.direct.writer.close()
+        both.native.writer.close()
         await until(lambda: not both.session.connections)
 
     on("memory", tmp_path, 1, scenario)
@@ -259,13 +259,13 @@ def test_a_connection_is_bound_by_its_first_sequence(tmp_path):
 def test_the_lease_is_renewed_and_a_courtesy_client_comes_back(tmp_path):
     async def scenario(both):
         handle, client = await handle_of(both), both.session.client
-        await both.direct.call(None, both.message(0, putfh(handle), getattr_()))
+        await both.native.call(None, both.message(0, putfh(handle), getattr_()))
         client.lease_end = 0.0
-        await both.direct.call(None, both.message(0, putfh(handle), getattr_()))
+        await both.native.call(None, both.message(0, putfh(handle), getattr_()))
         assert client.lease_end > both.server.engine.now()
         answered = both.answered
         client.courtesy, client.lease_end = True, 0.0
-        await both.direct.call(None, both.message(0, putfh(handle), getattr_()))
+        await both.native.call(None, both.message(0, putfh(handle), getattr_()))
         assert not client.courtesy
         assert client.lease_end > both.server.engine.now()
         assert both.answered == answered + 1
@@ -281,7 +281,7 @@ def test_a_compound_that_is_declined_gives_its_slot_back_as_it_was(tmp_path, rar
         both.server.engine.sessions.budget.shrink(session, 3)
         # The client learns of the lower target by the first reply; what it sends then shows that it knows.
         for left in (slots, 3):
-            await both.direct.call(None, both.message(0, putfh(handle), rare, highest=2))
+            await both.native.call(None, both.message(0, putfh(handle), rare, highest=2))
             assert len(session.slots) == left
             assert not session.slots[1].in_use
         assert both.answered == 0
@@ -294,13 +294,13 @@ def test_a_write_waits_for_what_other_compounds_promised(tmp_path):
         (both.path / "a").write_bytes(b"old")
         stateid, handle = await both.client.open("/0", b"a")
         compound = (putfh(handle), write(stateid, 0, b"data"), getattr_(OF_CONTENT))
-        await both.direct.call(None, both.message(0, *compound))
+        await both.native.call(None, both.message(0, *compound))
         answered = both.answered
         both.server.engine.end_grace()
         both.server.engine._write(None)
-        await both.direct.call(None, both.message(0, *compound))
+        await both.native.call(None, both.message(0, *compound))
         assert (both.answered, both.server.engine.stable) == (answered + 1, True)
-        await both.direct.call(None, both.message(0, *compound))
+        await both.native.call(None, both.message(0, *compound))
         assert both.answered == answered + 2
 
     on("memory", tmp_path, 1, scenario)
@@ -322,7 +322,7 @@ def test_a_session_with_small_replies_is_held_to_them(tmp_path, minor):
             status, [(_, created)] = await both.client.raw((p.OP_CREATE_SESSION, creation))
             assert status == 0
             both.client.session, both.sequences = created.csr_resok4.csr_sessionid, {}
-            for wire, slot in ((both.direct, 0), (both.general, 1), (both.direct, 2)):
+            for wire, slot in ((both.native, 0), (both.general, 1), (both.native, 2)):
                 await wire.call(None, both.message(slot))
             for cache in (False, True):
                 for compound in (
@@ -407,7 +407,7 @@ def test_mangled_compounds(tmp_path, minor, seed):
             changes = [(rng.random(), rng.choice(octets)) for _ in range(rng.randrange(3))]
             kept = rng.random() if rng.random() < 0.3 else 1
             replies = []
-            for wire, slot in ((both.direct, 2), (both.general, 1), (both.direct, 0)):
+            for wire, slot in ((both.native, 2), (both.general, 1), (both.native, 0)):
                 message = bytearray(both.message(slot, *compound))
                 # Behind SEQUENCE, whose arguments end with the flag.
                 start = message.index(both.client.session) + 16 + 16 if minor else OPERATIONS_AT

@@ -85,7 +85,7 @@ async def change_of(both, handle):
 async def each_way(both, operations, handles, **how):
     """The replies of both ways to the same on one of two files each, comparable."""
     replies = []
-    for slot, (wire, handle) in enumerate(zip((both.direct, both.general), handles, strict=True)):
+    for slot, (wire, handle) in enumerate(zip((both.native, both.general), handles, strict=True)):
         message = both.message(slot, putfh(handle), *operations, **how)
         replies.append(comparable(await wire.call(None, message)))
     return replies
@@ -137,7 +137,7 @@ def test_what_stands_before_a_write_does_not_see_it(kind, tmp_path, minor):
     async def scenario(both):
         (both.path / "a").write_bytes(b"old data")
         stateid, handle = await both.client.open("/0", b"a")
-        for way in (both.direct, both.general):
+        for way in (both.native, both.general):
             (both.path / "a").write_bytes(b"old data")
             compound = putfh(handle), read(stateid, 0, 8), write(stateid, 0, b"new data")
             reply = await way.call(None, both.message(0, *compound))
@@ -239,7 +239,7 @@ def test_what_stands_behind_a_change_comes_in_its_turn(kind, tmp_path, minor, mo
 
     async def scenario(both):
         nonlocal natively
-        natively = both.direct.writer.get_extra_info("sockname")[1]
+        natively = both.native.writer.get_extra_info("sockname")[1]
         handles = await directories(both)
         many = [getattr_(OF_CONTENT)] * 2
         for behind in (
@@ -264,7 +264,7 @@ def test_what_stands_behind_a_change_comes_in_its_turn(kind, tmp_path, minor, mo
         # Octets behind the last operation, too.
         (both.path / "one" / "a").touch()
         done.clear()
-        await both.direct.call(None, both.message(0, putfh(handles[0]), remove(b"a")) + bytes(4))
+        await both.native.call(None, both.message(0, putfh(handles[0]), remove(b"a")) + bytes(4))
         assert (done, (both.path / "one" / "a").exists()) == ([], False)
 
     on(kind, tmp_path, minor, scenario)
@@ -295,7 +295,7 @@ def test_a_removal_is_not_repeated_whatever_happens_while_it_waits(tmp_path, min
         begun, before = [], both.answered
         directory = (await service.resolve(handles[0])).inode
         directory.sync.join(begun.append)
-        removing = asyncio.ensure_future(both.direct.call(None, both.message(SPARE, putfh(handles[0]), remove(b"a"))))
+        removing = asyncio.ensure_future(both.native.call(None, both.message(SPARE, putfh(handles[0]), remove(b"a"))))
         await until(lambda: directory.sync.waiting)
         service.exports.generation += 1
         service.exports.standing = lambda *_: None
@@ -317,10 +317,10 @@ def test_a_change_waits_for_what_other_compounds_promised(tmp_path):
             (both.path / "one" / "a").touch()
             answered = both.answered
             both.server.engine._write(None)
-            await both.direct.call(None, both.message(0, putfh(handle), change))
+            await both.native.call(None, both.message(0, putfh(handle), change))
             assert (both.answered, both.server.engine.stable) == (answered + 1, True)
             (both.path / "one" / "a").touch()
-            await both.direct.call(None, both.message(0, putfh(handle), change))
+            await both.native.call(None, both.message(0, putfh(handle), change))
             assert both.answered == answered + 2
 
     on("memory", tmp_path, 1, scenario)
@@ -332,10 +332,10 @@ def test_a_retransmission_is_answered_from_the_slot(tmp_path):
         (both.path / "one" / "a").touch()
         before = both.answered
         message = both.message(0, putfh(handle), remove(b"a"), cache=True)
-        reply = await both.direct.call(None, message)
+        reply = await both.native.call(None, message)
         assert both.answered == before + 1
         (both.path / "one" / "a").touch()
-        assert await both.direct.call(None, message) == reply
+        assert await both.native.call(None, message) == reply
         assert (both.path / "one" / "a").exists()
 
     on("memory", tmp_path, 1, scenario)
@@ -363,8 +363,8 @@ def test_a_file_that_is_delegated_takes_an_errand(tmp_path):
         await both.general.call(None, both.message(SPARE, putfh(handle), setattr_({54: NOW})))
         before = both.answered
         node.inode.delegated = 1
-        await both.direct.call(None, both.message(0, putfh(handle), setattr_({33: mode(0o700)})))
-        await both.direct.call(None, both.message(0, putfh(directory), remove(b"a")))
+        await both.native.call(None, both.message(0, putfh(handle), setattr_({33: mode(0o700)})))
+        await both.native.call(None, both.message(0, putfh(directory), remove(b"a")))
         assert both.answered == before + 2
 
     on("memory", tmp_path, 1, scenario)
@@ -377,10 +377,10 @@ def test_a_removed_file_stays_as_long_as_it_is_open(tmp_path):
         (both.path / "one" / "a").chmod(0o666)
         stateid, handle = await both.client.open("/0/one", b"a", access=1)
         before = both.answered
-        await both.direct.call(None, both.message(SPARE, putfh(directory), remove(b"a")))
+        await both.native.call(None, both.message(SPARE, putfh(directory), remove(b"a")))
         assert both.answered == before + 1
         await both.same(putfh(handle), getattr_(wanted(1, 4, 35)), (p.OP_READ, p.READ4args(stateid, 0, 100)))
-        for wire, slot in ((both.general, 1), (both.direct, 0)):
+        for wire, slot in ((both.general, 1), (both.native, 0)):
             reply = await wire.call(None, both.message(slot, putfh(handle), (p.OP_READ, p.READ4args(stateid, 0, 100))))
             assert b"data" in reply
 

@@ -137,14 +137,14 @@ def test_a_retransmission_of_an_opening_has_its_reply(kind, tmp_path, minor):
             cache=True,
         )
         before = both.answered
-        reply = await both.direct.call(None, message)
+        reply = await both.native.call(None, message)
         assert (Client4.parse(reply)[0], both.answered) == (OK, before + 1)
-        assert await both.direct.call(None, message) == reply
+        assert await both.native.call(None, message) == reply
         if not minor:
             # In another call, the owner's last result is given again (RFC 7530 section 9.1.9).
             again = both.message(0, putfh(one), making(both, b"new", p.createmode4.GUARDED4, seqid=seqid), p.OP_GETFH,
                                  getattr_(OF_CONTENT))  # fmt: skip
-            assert (await both.direct.call(None, again))[4:] == reply[4:]
+            assert (await both.native.call(None, again))[4:] == reply[4:]
         assert len(both.server.engine.stateids.entries) == 1
 
     on(kind, tmp_path, minor, scenario)
@@ -182,7 +182,7 @@ def test_nothing_is_made_that_would_not_be_opened(kind, tmp_path, minor):
         looks = putfh(one), making(both, b"new"), p.OP_GETFH
 
         async def refused(status):
-            for wire, slot in ((both.direct, 0), (both.general, 1)):
+            for wire, slot in ((both.native, 0), (both.general, 1)):
                 reply = await wire.call(None, both.message(slot, *looks))
                 assert Client4.parse(reply)[0] == status
                 assert not (both.path / "one" / "new").exists()
@@ -206,7 +206,7 @@ def test_an_owner_is_busy_while_its_opening_waits(tmp_path, monkeypatch):
         owner = both.server.engine.clients.lookup(both.client.clientid).open_owners[b"owner"]
         monkeypatch.setattr(flushes, "on_fsync", lambda _: busy.append(owner.busy))
         await natively(both, putfh(one), making(both, b"new", seqid=seqid), p.OP_GETFH)
-        await both.direct.call(
+        await both.native.call(
             None, both.message(0, putfh(one), making(both, b"new", p.createmode4.GUARDED4, seqid=seqid + 1))
         )
         assert busy
@@ -243,13 +243,13 @@ def test_a_new_file_is_delegated_natively(kind, tmp_path, minor, leases):
         end = CallbackEnd()
         client = await Client4(both.server, minor, name=b"called", transport=LoopbackTransport(callbacks=end)).connect()
         both.client, both.sequences = client, {}
-        for which, wire in enumerate((both.direct, both.general)):
+        for which, wire in enumerate((both.native, both.general)):
             await wire.call(None, both.message(which))
         _, opened, _ = await natively(both, putfh(one), making(both, b"a", share=2 | NO_DELEGATION), p.OP_GETFH)
         assert opened.resok4.delegation.od_whynone.ond_why == p.why_no_delegation4.WND4_NOT_WANTED
         looks = p.OP_GETFH, access(0x2D), getattr_(OF_CONTENT)
         shown, handles, table = [], [], both.server.engine.delegations
-        for wire, slot, directory in ((both.direct, 0, one), (both.general, 1, two)):
+        for wire, slot, directory in ((both.native, 0, one), (both.general, 1, two)):
             before = both.answered
             for name, share in ((b"b", 2), (b"c", 3), (b"d", 1)):
                 reply = await wire.call(
@@ -275,7 +275,7 @@ def test_a_new_file_is_delegated_natively(kind, tmp_path, minor, leases):
         assert held.recall_by is not None
         for handle, stateid in handles:
             back = (p.OP_DELEGRETURN, p.DELEGRETURN4args(stateid))
-            assert Client4.parse(await both.direct.call(None, both.message(0, putfh(handle), back)))[0] == OK
+            assert Client4.parse(await both.native.call(None, both.message(0, putfh(handle), back)))[0] == OK
         assert table.count == 0
 
     on(kind, tmp_path, minor, scenario, limits=Limits(grace=0), leases=leases)
@@ -291,11 +291,11 @@ def test_a_new_file_without_a_lease_is_not_delegated(tmp_path, minor):
             both.server, minor, name=b"called", transport=LoopbackTransport(callbacks=CallbackEnd())
         ).connect()
         both.client, both.sequences = client, {}
-        for which, wire in enumerate((both.direct, both.general)):
+        for which, wire in enumerate((both.native, both.general)):
             await wire.call(None, both.message(which))
         both.server.service.leasing._leases.lock = lambda *_, **how: None
         told = []
-        for wire, slot, directory in ((both.direct, 0, one), (both.general, 1, two)):
+        for wire, slot, directory in ((both.native, 0, one), (both.general, 1, two)):
             before = both.answered
             wish = making(both, b"a", share=2 | p.OPEN4_SHARE_ACCESS_WANT_ANY_DELEG)
             opened = Client4.parse(await wire.call(None, both.message(slot, putfh(directory), wish)))[1][2][1].resok4

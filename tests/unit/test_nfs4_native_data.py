@@ -33,7 +33,7 @@ def file_of(both, name="a", content=WHOLE, bits=0o640, owner=OWNER):
 async def natively(both, *operations, **how):
     """The status and the last result of a COMPOUND that is answered where it was received."""
     answered = both.answered
-    reply = await both.direct.call(None, both.message(0, *operations, **how))
+    reply = await both.native.call(None, both.message(0, *operations, **how))
     status, results = Client4.parse(reply)
     assert both.answered == answered + 1, p.nfsstat4(status).name
     return status, results[-1][1]
@@ -168,14 +168,14 @@ def test_arguments_that_are_cut_short_or_out_of_range(tmp_path, minor):
             (commit(), 4),
         ):  # fmt: skip
             answered = both.answered
-            reply = await both.direct.call(None, both.message(0, handle, operation)[:-cut])
+            reply = await both.native.call(None, both.message(0, handle, operation)[:-cut])
             status, results = Client4.parse(reply)
             assert (status, len(results)) == (p.NFS4ERR_BADXDR, 2 + (minor > 0))
             assert both.answered == answered + 1
         message = bytearray(both.message(0, handle, write(ANONYMOUS, 0, b"data", 2)))
         assert message[-12:-8] == bytes([0, 0, 0, 2])
         message[-9] = 3  # there is no such stability
-        assert Client4.parse(await both.direct.call(None, bytes(message)))[0] == p.NFS4ERR_BADXDR
+        assert Client4.parse(await both.native.call(None, bytes(message)))[0] == p.NFS4ERR_BADXDR
         assert path.read_bytes() == WHOLE
 
     on("memory", tmp_path, minor, scenario)

@@ -56,7 +56,7 @@ def populate(path, number):
 
 async def sent(both, *operations, slot=0, **how):
     """The status, and the last result, of a COMPOUND on the native way."""
-    status, results = Client4.parse(await both.direct.call(None, both.message(slot, *operations, **how)))
+    status, results = Client4.parse(await both.native.call(None, both.message(slot, *operations, **how)))
     return status, results[-1][1] if results else None
 
 
@@ -129,11 +129,11 @@ def test_a_retransmission_gives_the_delegation_again_that_was_given_and_returns_
         await with_callbacks(both)
         table, handle = both.server.engine.delegations, await handle_of(both, b"d")
         message = both.message(0, putfh(handle), ASKING)
-        replies = [await both.direct.call(None, message) for _ in range(2)]
+        replies = [await both.native.call(None, message) for _ in range(2)]
         assert (replies[0], table.count, table.granted_directories) == (replies[1], 1, 1)
         answer = Client4.parse(replies[0])[1][-1][1].gddr_res_non_fatal4
         message = both.message(0, putfh(handle), returning(answer.gddrnf_resok4.gddr_stateid))
-        replies = [await both.direct.call(None, message) for _ in range(2)]
+        replies = [await both.native.call(None, message) for _ in range(2)]
         assert (replies[0], Client4.parse(replies[1])[0]) == (replies[1], OK)
         assert (table.count, table.returned) == (0, 1)
 
@@ -166,7 +166,7 @@ def test_malformed_arguments_are_told(tmp_path):
             (p.OP_GET_DIR_DELEGATION, bytes(4) + b"\xff" * 4 + bytes(32)),
         ):  # fmt: skip
             message = both.message(0, putfh(handle), p.OP_GETFH)
-            reply = await both.direct.call(None, message[:-4] + number.to_bytes(4, "big") + arguments)
+            reply = await both.native.call(None, message[:-4] + number.to_bytes(4, "big") + arguments)
             assert Client4.parse(reply)[0] == p.NFS4ERR_BADXDR, number
 
     on("memory", tmp_path, 1, scenario)
@@ -308,7 +308,7 @@ def test_a_listing_whose_connection_has_gone_is_over(tmp_path, minor):
         (connection,) = both.listeners[0].connections
         at = await both.server.service.root(both.server.service.exports.exports[0])
         async with stalled(both.server.service, at, tmp_path):
-            both.direct.send(both.message(0, putfh(handle), readdir(0, 0, 1 << 20)))
+            both.native.send(both.message(0, putfh(handle), readdir(0, 0, 1 << 20)))
             await until(lambda: len(both.dispatcher.held) == 1)
             connection.close()
         await until(lambda: not both.dispatcher.held and not both.dispatcher.running)

@@ -29,13 +29,13 @@ def status_of(reply):
 
 
 async def fails(both, done, status, *operations, **how):
-    """See that both ways say so to these, and the direct one natively."""
+    """See that both ways say so to these, and the native one natively."""
     for cache in (False, True):
         reply = await both.same(*operations, cache=cache, **how)
         assert status_of(reply) == status, p.nfsstat4(status_of(reply)).name
     answered = both.answered
     done.clear()
-    await both.direct.call(None, both.message(2, *operations, **how))
+    await both.native.call(None, both.message(2, *operations, **how))
     assert (both.answered, done) == (answered + 1, [])
 
 
@@ -99,9 +99,9 @@ def test_stateids_that_are_no_good(kind, tmp_path, minor, done_in_python):
             await fails(both, done_in_python, status, putfh(where), write(stateid, 0, b"x"), getattr_(OF_CONTENT))
         if minor:
             await fails(both, done_in_python, p.NFS4ERR_BAD_STATEID, putfh(handle), write(CURRENT, 0, b"x"))
-            await both.direct.call(None, both.message(2, putfh(handle), read(none, 0, 10)))
+            await both.native.call(None, both.message(2, putfh(handle), read(none, 0, 10)))
             done_in_python.clear()
-            reply = await both.direct.call(None, both.message(2, putfh(handle), read(none, 0, 10)))
+            reply = await both.native.call(None, both.message(2, putfh(handle), read(none, 0, 10)))
             assert (status_of(reply), done_in_python) == (p.NFS4ERR_BAD_STATEID, [])
         assert (both.path / "a").read_bytes() == b"content"
 
@@ -166,7 +166,7 @@ def test_a_file_that_is_not_in_the_tables_is_brought(tmp_path, minor, done_in_py
             forget(service, handle)
             done_in_python.clear()
             answered = both.answered
-            reply = await both.direct.call(None, both.message(2, putfh(handle), access(0x1F), getattr_(OF_CONTENT)))
+            reply = await both.native.call(None, both.message(2, putfh(handle), access(0x1F), getattr_(OF_CONTENT)))
             assert (status_of(reply), both.answered, done_in_python) == (0, answered + 1, [])
         forget(service, handle)
         await both.same(putfh(handle), access(0x1F), getattr_(OF_CONTENT))

@@ -79,7 +79,7 @@ class Twin:
 
 
 async def twins(both):
-    files = [Twin(both, both.direct, 0, "one"), Twin(both, both.general, 1, "two")]
+    files = [Twin(both, both.native, 0, "one"), Twin(both, both.general, 1, "two")]
     for file in files:
         await file.open()
         await file.call(lock_new(READ, file.opened, b"first", 5000, 1))

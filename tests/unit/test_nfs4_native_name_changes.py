@@ -166,7 +166,7 @@ def test_failures_are_answered_natively(kind, tmp_path, minor):
         fill(both.path / "one", random.Random(0))
         (both.path / "one").chmod(0o755)
         file = await handle_of(both, b"one/a")
-        await both.direct.call(None, both.message(0, putfh(one), p.OP_SAVEFH, putfh(two), rename(b"none", b"x")))
+        await both.native.call(None, both.message(0, putfh(one), p.OP_SAVEFH, putfh(two), rename(b"none", b"x")))
         user, root, guarded = (1001, 1001), (0, 0), p.createmode4.GUARDED4
 
         def opening_(name, how_=guarded):
@@ -191,7 +191,7 @@ def test_failures_are_answered_natively(kind, tmp_path, minor):
             (root, lambda: [putfh(one), mkdir(b"a/b", {})], p.NFS4ERR_BADCHAR),
         ):
             before, tried = both.answered, tree(both.path)
-            reply = await both.direct.call(None, both.message(0, *operations(), caller=caller))
+            reply = await both.native.call(None, both.message(0, *operations(), caller=caller))
             assert (Client4.parse(reply)[0], both.answered) == (status, before + 1), status
             assert tree(both.path) == tried
             again = await both.general.call(None, both.message(1, *operations(), caller=caller))

@@ -44,7 +44,7 @@ def way(kind, tmp_path, minor, done_in_python):
         async def whole(both):
             async def ask(*operations, caller=(0, 0)):
                 done_in_python.clear()
-                reply = await both.direct.call(None, both.message(0, *operations, caller=caller))
+                reply = await both.native.call(None, both.message(0, *operations, caller=caller))
                 assert not OURS & set(done_in_python)
                 status, results = Client4.parse(reply)
                 return status, [result for number, result in results if number in OURS]
@@ -96,7 +96,7 @@ def test_the_current_file_is_what_was_made(way):
         for number, make in enumerate(
             (mkdir, lambda name, values: creating(name, TYPES.NF4FIFO, values), lambda *of: symlink(of[0], b"x", of[1]))
         ):
-            reply = await both.direct.call(
+            reply = await both.native.call(
                 None, both.message(0, putfh(one), make(b"%d" % number, {33: mode(0o700)}), p.OP_GETFH, wanted)
             )
             status, results = Client4.parse(reply)
@@ -209,7 +209,7 @@ def test_what_is_cut_short(way, done_in_python):
         for operation in (mkdir(b"new", {33: mode(0o700)}), symlink(b"new", b"text", {}), remove(b"aaaa"), device):
             for short in (4, 8):
                 message = both.message(0, putfh(one), operation)[:-short]
-                assert Client4.parse(await both.direct.call(None, message))[0] == p.NFS4ERR_BADXDR
+                assert Client4.parse(await both.native.call(None, message))[0] == p.NFS4ERR_BADXDR
                 assert not OURS & set(done_in_python)
         assert os.listdir(both.path / "one") == ["a"]
 
@@ -307,11 +307,11 @@ def test_a_read_only_export(way):
 def test_a_shortage_of_descriptors_leaves_nothing_behind(tmp_path, minor, done_in_python):
     async def scenario(both):
         one, _ = await directories(both)
-        await both.direct.call(None, both.message(0, putfh(one), remove(b"x")))
+        await both.native.call(None, both.message(0, putfh(one), remove(b"x")))
         with one_descriptor_left():
             spare = os.dup(0)
             done_in_python.clear()
-            reply = await both.direct.call(None, both.message(0, putfh(one), creating(b"x", TYPES.NF4FIFO, {})))
+            reply = await both.native.call(None, both.message(0, putfh(one), creating(b"x", TYPES.NF4FIFO, {})))
             os.close(spare)
         assert not OURS & set(done_in_python)
         made = (both.path / "one" / "x").exists()
@@ -329,12 +329,12 @@ def test_an_open_short_of_descriptors_makes_no_file(tmp_path, minor, how):
         await confirmed(both)
         with one_descriptor_left():
             seqid = 0 if minor else next_seqid(both, b"owner")
-            reply = await both.direct.call(None, both.message(0, putfh(one), making(both, b"x", how, seqid=seqid)))
+            reply = await both.native.call(None, both.message(0, putfh(one), making(both, b"x", how, seqid=seqid)))
         made = (both.path / "one" / "x").exists()
         assert (Client4.parse(reply)[0], made) in ((OK, True), (p.NFS4ERR_DELAY, False))
         if not made:
             seqid = 0 if minor else next_seqid(both, b"owner")
-            reply = await both.direct.call(None, both.message(0, putfh(one), making(both, b"x", how, seqid=seqid)))
+            reply = await both.native.call(None, both.message(0, putfh(one), making(both, b"x", how, seqid=seqid)))
             assert Client4.parse(reply)[0] == OK
 
     on("memory", tmp_path, minor, scenario)
@@ -356,15 +356,15 @@ def test_a_retransmission_joins_an_errand(tmp_path, done_in_python):
 
         both.server.service.mknod = slowly
         message = both.message(0, putfh(one), creating(b"x", TYPES.NF4FIFO, {}), cache=True)
-        both.direct.send(message)
+        both.native.send(message)
         await until(lambda: begun)
-        both.direct.send(message)
-        again = await both.direct.reply()
+        both.native.send(message)
+        again = await both.native.reply()
         assert Client4.parse(again)[0] == p.NFS4ERR_DELAY
         gate.set()
-        reply = await both.direct.reply()
+        reply = await both.native.reply()
         assert Client4.parse(reply)[0] == OK
-        assert Client4.parse(await both.direct.call(None, message)) == Client4.parse(reply)
+        assert Client4.parse(await both.native.call(None, message)) == Client4.parse(reply)
         assert len(begun) == 1
         assert not OURS & set(done_in_python)
 

@@ -38,7 +38,7 @@ class Side:
 
     def __init__(self, both, which, name):
         self.both, self.which, self.name = both, which, name
-        self.wire = (both.direct, both.general)[which]
+        self.wire = (both.native, both.general)[which]
         self.stateids = {}
 
     async def prepare(self):
@@ -157,17 +157,17 @@ def test_what_was_opened_natively_is_open_until_it_is_closed(tmp_path, minor):
         opened = both.message(
             4, putfh(root), opening(both, b"a", share=3), p.OP_GETFH, access(0x2D), getattr_(), cache=True
         )
-        reply = await both.direct.call(None, opened)
+        reply = await both.native.call(None, opened)
         assert both.answered == 1
         # Not opened again by a retransmission, over whichever connection.
         assert (await both.general.call(None, opened))[4:] == reply[4:]
         stateid = Client4.parse(reply)[1][2][1].resok4.stateid
         (both.path / "a").unlink()
         await both.same(putfh(handle), read(stateid, 0, 7), getattr_(OF_CONTENT))
-        closed = Client4.parse(await both.direct.call(None, both.message(4, putfh(handle), closing(stateid))))
+        closed = Client4.parse(await both.native.call(None, both.message(4, putfh(handle), closing(stateid))))
         assert (closed[0], closed[1][2][1].open_stateid) == (0, p.stateid4(2**32 - 1, bytes(12)))
         assert both.answered == 4
-        again = await both.direct.call(None, both.message(4, putfh(handle), closing(stateid)))
+        again = await both.native.call(None, both.message(4, putfh(handle), closing(stateid)))
         assert Client4.parse(again)[0] in (p.NFS4ERR_BAD_STATEID, p.NFS4ERR_STALE)
 
     on("memory", tmp_path, minor, scenario)
@@ -183,7 +183,7 @@ def test_an_open_in_conflict_with_a_deny_is_refused(tmp_path):
             await both.same(putfh(handle), opening(both, None))
         await other.close(stateid, handle)
         answered = both.answered
-        done = await both.direct.call(None, both.message(0, putfh(handle), opening(both, None)))
+        done = await both.native.call(None, both.message(0, putfh(handle), opening(both, None)))
         assert (Client4.parse(done)[0], both.answered) == (0, answered + 1)
 
     on("memory", tmp_path, 1, scenario)
@@ -200,7 +200,7 @@ def test_an_open_of_what_a_courtesy_client_denies_waits_until_that_one_cannot_re
         issued = engine.writes_issued
         for written in (1, 0):
             before = both.answered
-            done = await both.direct.call(None, both.message(0, putfh(handle), opening(both, None)))
+            done = await both.native.call(None, both.message(0, putfh(handle), opening(both, None)))
             assert (Client4.parse(done)[0], both.answered - before, engine.stable) == (0, 1, True)
             issued, before = engine.writes_issued, issued
             assert (issued > before) == bool(written)
@@ -216,12 +216,12 @@ def test_an_open_is_given_a_delegation_natively(tmp_path):
         transport = LoopbackTransport(callbacks=end)
         client = await Client4(both.server, 1, name=b"called back", transport=transport).connect()
         both.client, both.sequences = client, {}
-        for which, wire in enumerate((both.direct, both.general)):
+        for which, wire in enumerate((both.native, both.general)):
             await wire.call(None, both.message(which))
 
         async def opened(share):
             before = both.answered
-            reply = await both.direct.call(None, both.message(0, putfh(handle), opening(both, None, share=share)))
+            reply = await both.native.call(None, both.message(0, putfh(handle), opening(both, None, share=share)))
             result = Client4.parse(reply)[1][2][1].resok4
             return both.answered - before, result.delegation
 

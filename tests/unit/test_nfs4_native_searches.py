@@ -41,7 +41,7 @@ async def opened(both, directory, caller):
     """The outcome of an OPEN, by an owner of the caller's."""
     owner = b"owner %d" % caller[0]
     operation = opening(both, b"a", owner=owner, seqid=next_seqid(both, owner))
-    reply = await both.direct.call(None, both.message(0, putfh(directory), operation, caller=caller))
+    reply = await both.native.call(None, both.message(0, putfh(directory), operation, caller=caller))
     return Client4.parse(reply)[0]
 
 

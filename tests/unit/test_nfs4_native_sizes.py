@@ -83,12 +83,12 @@ def test_a_size_is_set_under_a_share(tmp_path, minor):
         stateid, handle = await other.open("/0", b"a", access=3, deny=2)
         values = p.fattr4(wanted(4).attr_request, bytes(8))
         setting = (p.OP_SETATTR, p.SETATTR4args(ANONYMOUS, values))
-        for wire, slot in ((both.direct, 0), (both.general, 1)):
+        for wire, slot in ((both.native, 0), (both.general, 1)):
             reply = await wire.call(None, both.message(slot, putfh(handle), setting))
             assert Client4.parse(reply)[0] == p.NFS4ERR_LOCKED
         assert (both.path / "a").read_bytes() == b"content"
         await other.close(stateid, handle)
-        assert Client4.parse(await both.direct.call(None, both.message(0, putfh(handle), setting)))[0] == OK
+        assert Client4.parse(await both.native.call(None, both.message(0, putfh(handle), setting)))[0] == OK
         assert (both.path / "a").read_bytes() == b""
 
     on("memory", tmp_path, minor, scenario)

@@ -30,7 +30,7 @@ def status_of(reply):
 
 async def sent(both, *operations, slot=0):
     """The results of a COMPOUND on the native way."""
-    status, results = Client4.parse(await both.direct.call(None, both.message(slot, *operations)))
+    status, results = Client4.parse(await both.native.call(None, both.message(slot, *operations)))
     return status, results[-1][1] if results else None
 
 
@@ -118,7 +118,7 @@ def test_malformed_arguments_are_told_natively(tmp_path, minor, done_in_python):
         done_in_python.clear()
         for number in sorted(OURS - {p.OP_OPEN_CONFIRM}):
             message = both.message(0, putfh(handle), p.OP_GETFH)
-            status = status_of(await both.direct.call(None, message[:-4] + number.to_bytes(4, "big")))
+            status = status_of(await both.native.call(None, message[:-4] + number.to_bytes(4, "big")))
             assert status == p.NFS4ERR_BADXDR, number
         assert not OURS & set(done_in_python)
 
@@ -157,20 +157,20 @@ def test_a_lock_that_waits_is_taken_once(tmp_path, monkeypatch, minor, kept, don
         seqid = 0 if minor else next_seqid(both, b"owner")
         locker = p.open_to_lock_owner4(seqid, opened, 1, p.lock_owner4(both.client.clientid, b"locker"))
         args = p.LOCK4args(p.nfs_lock_type4.WRITE_LT, False, 0, 10, p.locker4(True, open_owner=locker))
-        await both.direct.call(None, both.message(0, putfh(handle)))
+        await both.native.call(None, both.message(0, putfh(handle)))
         refused = []
         if not kept:
             monkeypatch.setattr(TcpConnection, "begin_held", lambda connection: bool(refused.append(connection)))
         done_in_python.clear()
         file.gate = file.gate or asyncio.Lock()
         await file.gate.acquire()
-        both.direct.send(both.message(0, putfh(handle), (p.OP_LOCK, args)))
+        both.native.send(both.message(0, putfh(handle), (p.OP_LOCK, args)))
         await until(lambda: file.gate._waiters)
         await asyncio.sleep(0)
         assert file.locks is None
         assert len(file.gate._waiters) == 1
         file.gate.release()
-        status, results = Client4.parse(await both.direct.reply())
+        status, results = Client4.parse(await both.native.reply())
         assert status == OK
         assert results[-1][1].resok4.lock_stateid.seqid == 1
         assert (client.lock_states, client.locks, len(refused)) == (1, 1, 0 if kept else 1)
@@ -189,7 +189,7 @@ def test_an_open_sent_again_leads_to_its_file(tmp_path, kind):
         asked = opening(both, b"a", seqid=next_seqid(both, b"owner"))
         replies = []
         for _ in range(2):
-            replies.append(await both.direct.call(None, both.message(0, putfh(root), asked, p.OP_GETFH)))
+            replies.append(await both.native.call(None, both.message(0, putfh(root), asked, p.OP_GETFH)))
             (handle,) = [
                 result.resok4.object for number, result in Client4.parse(replies[-1])[1] if number == p.OP_GETFH
             ]
@@ -251,7 +251,7 @@ def test_a_lock_that_waited_writes_who_is_in_the_way_within_its_reply(tmp_path, 
 
         assert (await sent(both, putfh(handle), locking(owner, 0 if minor else next_seqid(both, b"owner"))))[0] == OK
         before = [putfh(handle), *[getattr_()] * 13]
-        reply = await both.direct.call(None, both.message(0, *before))
+        reply = await both.native.call(None, both.message(0, *before))
         for at in (2940, 2944, 2948, 3004, 3008, 3020):
             tag = at - (len(reply) - 24)
             assert 0 <= tag <= 1024
@@ -259,14 +259,14 @@ def test_a_lock_that_waited_writes_who_is_in_the_way_within_its_reply(tmp_path, 
             message = both.message(0, *before, locking(b"other", seqid))
             message = message[:68] + tag.to_bytes(4, "big") + b"t" * tag + message[72:]
             await file.gate.acquire()
-            both.direct.send(message)
+            both.native.send(message)
             await until(lambda: file.gate._waiters)
             # What other calls would have beside its reply.
             beside = [both.pool.account(4096).lease(4096) for _ in range(64)]
             for lease in beside:
                 lease.view[:] = b"\xaa" * len(lease.view)
             file.gate.release()
-            reply_of_lock = await both.direct.reply()
+            reply_of_lock = await both.native.reply()
             assert all(bytes(lease.view) == b"\xaa" * len(lease.view) for lease in beside), at
             for lease in beside:
                 lease.release()
@@ -289,14 +289,14 @@ def test_an_owner_whose_open_waits_stays_the_one_it_is(tmp_path, minor):
         other.end.keep = True
         root, handle = await handle_of(both), await handle_of(both, b"b")
         _, opened = await sent(both, putfh(root), opening(both, b"b", share=READ))
-        both.direct.send(both.message(0, putfh(root), opening(both, b"a", share=READ)))
+        both.native.send(both.message(0, putfh(root), opening(both, b"a", share=READ)))
         await until(lambda: other.end.recalls)
         status, _ = Client4.parse(
             await both.general.call(None, both.message(1, putfh(handle), closing(opened.resok4.stateid)))
         )
         assert status == OK
         await other.give_back(stateid_of(given), other.handles[b"a"])
-        status, results = Client4.parse(await both.direct.reply())
+        status, results = Client4.parse(await both.native.reply())
         assert status == OK
         first = results[-1][1].resok4.stateid
         assert list(both.session.client.open_owners) == [b"owner"]
@@ -327,7 +327,7 @@ def test_an_open_whose_connection_goes_while_it_waits_is_its_owners_last(tmp_pat
                 patched.setattr(TcpConnection, "begin_held", lambda connection: False)
             elif kept == "nowhere yet":
                 patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
-            both.direct.send(both.message(0, putfh(root), asked))
+            both.native.send(both.message(0, putfh(root), asked))
             await until(lambda: other.end.recalls)
             connection.close()
             await until(lambda: not listener.connections)

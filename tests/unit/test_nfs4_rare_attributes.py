@@ -56,7 +56,7 @@ async def natively(both, *operations, **how):
     """The results of a COMPOUND, which is answered natively."""
     answered = both.answered
     both.client.credential = (*how.get("caller", (0, 0)), ())
-    reply = await both.direct.call(None, both.message(SPARE, *operations, **how))
+    reply = await both.native.call(None, both.message(SPARE, *operations, **how))
     assert both.answered == answered + 1
     return both.client.parse(reply)
 
@@ -172,7 +172,7 @@ def test_what_cannot_be_set_and_why(kind, tmp_path, minor):
         cut = encoded(("uint32", 9))  # words of a bitmap that are not there
         answered = both.answered
         whole = both.message(SPARE, putfh(handle), setattr_({}))
-        reply = await both.direct.call(None, whole[:-8] + cut)
+        reply = await both.native.call(None, whole[:-8] + cut)
         assert both.answered == answered + 1
         assert both.client.parse(reply)[0] == p.NFS4ERR_BADXDR
 
@@ -346,7 +346,7 @@ def test_access_to_extended_attributes(kind, tmp_path):
                 assert (status, answer.access & xattrs) == (p.NFS4_OK, allowed & answer.supported)
         cut = both.message(SPARE, putfh(handle), everything)[:-2]
         answered = both.answered
-        reply = await both.direct.call(None, cut)
+        reply = await both.native.call(None, cut)
         assert (both.client.parse(reply)[0], both.answered) == (p.NFS4ERR_BADXDR, answered + 1)
 
     on(kind, tmp_path, 2, scenario)

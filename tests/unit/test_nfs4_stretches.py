@@ -32,13 +32,13 @@ def test_places_of_the_pseudo_file_system_are_handles_like_others(tmp_path, mino
         ]
         answered = both.answered
         done_in_python.clear()
-        assert status_of(await both.direct.call(None, both.message(2, *saved, getattr_(OF_CONTENT)))) == p.NFS4_OK
-        assert status_of(await both.direct.call(None, both.message(2, putfh(root), lookup(b"none")))) == p.NFS4ERR_NOENT
-        assert status_of(await both.direct.call(None, both.message(2, putfh(root), lookup(b"..")))) == p.NFS4ERR_BADNAME
+        assert status_of(await both.native.call(None, both.message(2, *saved, getattr_(OF_CONTENT)))) == p.NFS4_OK
+        assert status_of(await both.native.call(None, both.message(2, putfh(root), lookup(b"none")))) == p.NFS4ERR_NOENT
+        assert status_of(await both.native.call(None, both.message(2, putfh(root), lookup(b"..")))) == p.NFS4ERR_BADNAME
         stale = root[:1] + bytes(len(root) - 1)
-        assert status_of(await both.direct.call(None, both.message(2, putfh(stale)))) == p.NFS4ERR_STALE
+        assert status_of(await both.native.call(None, both.message(2, putfh(stale)))) == p.NFS4ERR_STALE
         without = p.NFS4ERR_NOFILEHANDLE if minor else p.NFS4ERR_RESTOREFH
-        assert status_of(await both.direct.call(None, both.message(2, p.OP_RESTOREFH))) == without
+        assert status_of(await both.native.call(None, both.message(2, p.OP_RESTOREFH))) == without
         assert (both.answered - answered, done_in_python) == (5, [])
         await both.same(*saved, getattr_(OF_CONTENT))
 
@@ -54,7 +54,7 @@ def test_more_operations_than_fit_into_one_stretch(tmp_path, minor, done_in_pyth
             await both.same(*operations)
             await both.same(*operations, cache=True)
         done_in_python.clear()
-        await both.direct.call(None, both.message(2, *one * 3))
+        await both.native.call(None, both.message(2, *one * 3))
         assert set(done_in_python) <= {p.OP_PUTROOTFH}
 
     on("memory", tmp_path, minor, scenario)
@@ -76,7 +76,7 @@ def test_callers_whose_groups_the_server_looks_up(tmp_path, minor, done_in_pytho
         message = both.message(2, putfh(handle), getattr_(OF_CONTENT), access(0x1F))
         done_in_python.clear()
         answered = both.answered
-        assert status_of(await both.direct.call(None, message)) == p.NFS4_OK
+        assert status_of(await both.native.call(None, message)) == p.NFS4_OK
         assert (both.answered - answered, done_in_python) == (1, [])
 
     on("memory", tmp_path, minor, scenario)
@@ -104,7 +104,7 @@ def test_results_that_need_more_room_than_most(tmp_path, minor, size, monkeypatc
             return struct.pack(">III", 1, 1 << p.FATTR4_ACL, size) + bytes(size)
 
         monkeypatch.setattr(attribute_errands, "fattr", fattr)
-        reply = await both.direct.call(None, both.message(0, p.OP_PUTROOTFH, putfh(root), asked))
+        reply = await both.native.call(None, both.message(0, p.OP_PUTROOTFH, putfh(root), asked))
         assert (reply[24:28], len(offered)) == (bytes(4), 1)
         assert reply[-size - 4 :] == struct.pack(">I", size) + bytes(size)
 
@@ -123,9 +123,9 @@ def test_a_result_may_have_all_that_is_left_of_the_reply(tmp_path, short_of, mon
             return struct.pack(">III", 1, 1 << p.FATTR4_ACL, size) + bytes(size)
 
         monkeypatch.setattr(attribute_errands, "fattr", fattr)
-        length = len(await both.direct.call(None, both.message(0, p.OP_PUTROOTFH, putfh(root), asked)))
+        length = len(await both.native.call(None, both.message(0, p.OP_PUTROOTFH, putfh(root), asked)))
         size = both.session.fore.maxresponsesize - length - short_of & ~3
-        reply = await both.direct.call(None, both.message(0, p.OP_PUTROOTFH, putfh(root), asked))
+        reply = await both.native.call(None, both.message(0, p.OP_PUTROOTFH, putfh(root), asked))
         assert (reply[24:28], len(reply)) == (bytes(4), length + size)
 
     on("memory", tmp_path, 1, scenario)

@@ -83,14 +83,14 @@ def without(dispatcher: Dispatcher, version: int) -> Iterator[None]:
     """A server that does not have one version of NFS."""
     gone = dispatcher._versions[100003].pop(version)
     rows = {key: row for key, row in dispatcher.rows.items() if key[:2] == (100003, version)}
-    direct = dispatcher._direct
+    native = dispatcher._natives
     for key in rows:
         del dispatcher.rows[key]
-    dispatcher._direct = {key: value for key, value in direct.items() if key != (100003, version)}
+    dispatcher._natives = {key: value for key, value in native.items() if key != (100003, version)}
     yield
     dispatcher._versions[100003][version] = gone
     dispatcher.rows.update(rows)
-    dispatcher._direct = direct
+    dispatcher._natives = native
 
 
 def test_a_server_without_one_of_the_versions(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ def without_handlers(service, **options):
         for number, each in nfs3_procedures(service, service.exports).items()
     }
     programs = [Program(NFS_PROGRAM, "nfs", {3: procedures})]
-    return Dispatcher(programs, direct={(NFS_PROGRAM, 3): native}, **options)
+    return Dispatcher(programs, natives={(NFS_PROGRAM, 3): native}, **options)
 
 
 class Calls:

@@ -148,7 +148,7 @@ def test_reads_are_for_the_workers_where_nobody_says_what_is_in_memory(tmp_path:
         pytest.skip("the directory of the tests is not on ext4 or XFS")
     with serving(tmp_path, port, errno.EPERM, *([SYS_CACHESTAT] if denied else [])) as server:
         asyncio.run(server.read(b"file", 50))
-        native = server.counter('rpc_direct_total{procedure="READ",program="nfs",version="3"}')
+        native = server.counter('rpc_native_total{procedure="READ",program="nfs",version="3"}')
         jobs = server.counter('workers{kind="completed"}')
         # Natively either way: on the loop at once, or when a worker has brought it.
         assert native > 0

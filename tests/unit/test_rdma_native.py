@@ -71,7 +71,7 @@ def test_credits_are_the_same_however_calls_are_answered(tmp_path):
                 await asyncio.sleep(0)
             assert (ledger.posted, ledger.outstanding, ledger.unsent) == (ledger.target, 0, 0)
             assert grants[-1] == ledger.limit
-        assert both.servers[0].counters.direct_calls > 100
+        assert both.servers[0].counters.native_calls > 100
 
     run("memory", tmp_path, scenario)
 
@@ -93,10 +93,10 @@ def test_receives_shrink_although_calls_are_answered_natively(tmp_path):
             (connection,) = server.connections
             ledger = connection.responder.credits
             assert (ledger.limit, ledger.posted) == (16, ledger.target)
-        before = both.servers[0].counters.direct_calls
+        before = both.servers[0].counters.native_calls
         for _ in range(10):
             await ask(both.peers[0], 16)
-        assert both.servers[0].counters.direct_calls == before + 10
+        assert both.servers[0].counters.native_calls == before + 10
 
     run("memory", tmp_path, scenario, RdmaServerOptions(ResponderOptions(credits=128)))
 

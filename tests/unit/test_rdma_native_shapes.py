@@ -19,8 +19,8 @@ READ_REPLY = 24 + 104
 """Octets of a READ's reply without its data: the RPC header, status, attributes, count, eof, and the data's length."""
 
 
-def direct(both):
-    return both.servers[0].counters.direct_calls
+def native(both):
+    return both.servers[0].counters.native_calls
 
 
 def reading(node, offset, count):
@@ -108,10 +108,10 @@ def test_the_common_calls_of_version_two_and_all_shapes_are_native(tmp_path, ver
             (WRITE, handle(node) + tail(8), {"data": b"AAAABBBB", "cuts": [3, 4], "writes": [[8]], "reply": [8192]}),
             (WRITE, handle(node) + tail(8) + b"CCCCDDDD", {"long": True, "cuts": [3]}),
         ):
-            before = direct(both)
+            before = native(both)
             outcome = await both.shaped(0, procedure, arguments, version=version, **shape)
             assert outcome[0][:3] in ((version, wire.MSG, 0), (version, wire.NOMSG, 0))
-            assert direct(both) == before + 1, (procedure, shape)
+            assert native(both) == before + 1, (procedure, shape)
         assert content(both, "a")[:8] == b"CCCCDDDD"
 
     run("memory", tmp_path, scenario)
@@ -131,14 +131,14 @@ def test_what_just_fits_inline_and_what_just_fits_the_reply_chunk(tmp_path, vers
             padded = count + -count % 4
             assert outcome[0][1] == (wire.MSG if padded <= inline else wire.NOMSG)
             assert outcome[2] == [0 if padded <= inline else READ_REPLY + padded]
-        before = direct(both)
+        before = native(both)
         for count in (5000, 5001, 5003):
             needed = READ_REPLY + count + -count % 4
             for room in (needed - 4, needed - 1, needed, needed + 1):
                 shape = {"version": version, "reply": [1000, room - 1000]}
                 outcome = await both.agreed(both.shaped, READ, reading(node, 0, count), **shape)
                 assert outcome[0][1] == (wire.NOMSG if room >= needed else wire.ERROR)
-        assert direct(both) - before >= 12
+        assert native(both) - before >= 12
         # A payload that turns out to be short stands where it belongs.
         for offset in (8999, 8998, 8900, 9000, 10_000):
             outcome = await both.agreed(both.shaped, READ, reading(node, offset, 8192), version=version, reply=[9000])
@@ -160,7 +160,7 @@ def test_data_from_a_disk_in_the_reply_chunk(tmp_path):
         await settled(both, 2)
         await both.shaped(0, READ, reading(node, 0, 8), version=2)
         waited = sum(count for _, _, count in both.dispatcher.waited())
-        before = direct(both)
+        before = native(both)
         calls = 0
         for offset, count in ((0, 4096), (131_072, 65_537), (262_144, 1 << 20), (299_999, 65_536)):
             with open(path, "rb") as file:
@@ -176,7 +176,7 @@ def test_data_from_a_disk_in_the_reply_chunk(tmp_path):
                     assert outcome[0][1] == wire.NOMSG
                     assert outcome[6][READ_REPLY - 4 :][: len(got)] == got
                     assert sum(outcome[2]) == READ_REPLY + len(got) + (-len(got) & 3)
-        assert direct(both) == before + calls
+        assert native(both) == before + calls
         return sum(count for _, _, count in both.dispatcher.waited()) - waited
 
     run("disk", tmp_path, scenario)
@@ -206,9 +206,9 @@ def test_long_calls_that_are_none(tmp_path, version):
                 answer = await peer.reply()
                 answers.append((answer.procedure, answer.error, answer.credit, answer.payload))
             assert answers[0] == answers[1]
-        before = direct(both)
+        before = native(both)
         assert (await both.shaped(0, GETATTR, handle(node), version=version, long=True))[0][1] == wire.MSG
-        assert direct(both) == before + 1
+        assert native(both) == before + 1
 
     run("memory", tmp_path, scenario)
 
@@ -223,10 +223,10 @@ def test_a_reply_chunk_that_is_not_exposed_costs_one_call(tmp_path, long):
         lists = {"reply": [wire.Segment(0xDEAD, 16_384, 0)]}
         if long:
             lists |= {"procedure": wire.NOMSG, "reads": [(0, peer.readable(message).segment())]}
-        before = direct(both)
+        before = native(both)
         peer.send(wire.header_two(77, **lists), b"" if long else message)
         await peer.over()
-        assert direct(both) == before + 1
+        assert native(both) == before + 1
         assert set(both.servers[0].poisoned.of("127.0.0.1")) == {77}
         both.peers[0] = await both.connect(both.listeners[0])
         assert (await both.shaped(0, READ, reading(node, 0, 8192), reply=[16_384], xid=77))[0][1] == wire.ERROR

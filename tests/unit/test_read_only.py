@@ -137,7 +137,7 @@ def test_what_is_not_committed_yet_can_be_when_it_is_off(tmp_path: Path, admin: 
             return await v3._ok("COMMIT", COMMIT3args(file, 0, 0))
 
         def native() -> int:
-            return rows[NFS_PROGRAM, 3, 21].direct + rows[NFS_PROGRAM, 4, 1].direct
+            return rows[NFS_PROGRAM, 3, 21].native_calls + rows[NFS_PROGRAM, 4, 1].native_calls
 
         args = p.WRITE4args(stateid, 0, p.stable_how4.UNSTABLE4, b"data")
         written3 = await v3._ok("WRITE", WRITE3args(file, 0, 4, stable_how.UNSTABLE, memoryview(b"data")))

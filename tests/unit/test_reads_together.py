@@ -38,7 +38,7 @@ async def prepare(both, node):
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    await both.direct.call(READ, read_of(node, 0))  # it has changed: it is opened again
+    await both.native.call(READ, read_of(node, 0))  # it has changed: it is opened again
     make_cold(path)
     return data
 
@@ -56,9 +56,9 @@ def data_of(reply):
 async def read_all(both, node, data, blocks):
     """Have them all under way at the same time, and look at what comes."""
     for block in blocks:
-        both.direct.send(READ, read_of(node, block), xid=10_000 + block)
+        both.native.send(READ, read_of(node, block), xid=10_000 + block)
     for _ in blocks:
-        reply = await both.direct.reply()
+        reply = await both.native.reply()
         block = int.from_bytes(reply[:4], "big") - 10_000
         assert data_of(reply[4:]) == data[block * BLOCK :][:BLOCK], block
 
@@ -82,10 +82,10 @@ def test_the_end_of_the_file_and_what_is_larger_than_a_page(tmp_path):
         data = await prepare(both, node)
         os.truncate(os.path.join(both.path, "a"), len(data) - 5)
         data = data[:-5]
-        await both.direct.call(READ, read_of(node, 0))
+        await both.native.call(READ, read_of(node, 0))
         for block, count in ((BLOCKS - 1, BLOCK), (BLOCKS - 20, 1 << 17), (BLOCKS, BLOCK), (17, 1 << 18)):
             make_cold(os.path.join(both.path, "a"))
-            reply = await both.direct.call(READ, read_of(node, block, count))
+            reply = await both.native.call(READ, read_of(node, block, count))
             wanted = data[block * BLOCK :][:count]
             assert data_of(reply) == wanted
             assert bool(struct.unpack(">I", reply[RESULT + 4 : RESULT + 8])[0]) == (block * BLOCK + count >= len(data))
@@ -105,9 +105,9 @@ def test_another_export_gets_the_only_thread_though_reads_never_cease(tmp_path, 
         done = None
         while done is None or not done.done():
             while sent - answered < 40:
-                both.direct.send(READ, read_of(node, sent % BLOCKS), xid=10_000 + sent)
+                both.native.send(READ, read_of(node, sent % BLOCKS), xid=10_000 + sent)
                 sent += 1
-            await both.direct.reply()
+            await both.native.reply()
             answered += 1
             if answered % 50 == 0:
                 make_cold(os.path.join(both.path, "a"))
@@ -115,7 +115,7 @@ def test_another_export_gets_the_only_thread_though_reads_never_cease(tmp_path, 
                 done = both.service.executor.run(other, 12345)
             assert answered < 20_000
         while answered < sent:
-            await both.direct.reply()
+            await both.native.reply()
             answered += 1
 
     on_disk(tmp_path, scenario)
@@ -194,9 +194,9 @@ def test_a_connection_that_goes_away_leaves_nothing_behind(tmp_path):
     async def scenario(both, node):
         await prepare(both, node)
         for block in range(64):
-            both.direct.send(READ, read_of(node, block * 3), xid=10_000 + block)
+            both.native.send(READ, read_of(node, block * 3), xid=10_000 + block)
         await asyncio.sleep(0)
-        both.direct.writer.transport.abort()
+        both.native.writer.transport.abort()
         async with asyncio.timeout(30):
             while both.dispatcher.held:  # noqa: ASYNC110 (a thread's doing)
                 await asyncio.sleep(0.001)
@@ -239,11 +239,11 @@ def test_reads_that_hang_hold_up_no_other_export(tmp_path, monkeypatch, more):
 
         await asyncio.sleep(0.2)  # the threads there are by now are idle
         loop.call_soon(others)
-        writer, both.direct.writer = both.direct.writer, io.BytesIO()
+        writer, both.native.writer = both.native.writer, io.BytesIO()
         for block in (7, 14):
-            both.direct.send(READ, read_of(node, block), xid=10_000 + block)
-        writer.write(both.direct.writer.getvalue())  # at once, so that they are of one turn
-        both.direct.writer = writer
+            both.native.send(READ, read_of(node, block), xid=10_000 + block)
+        writer.write(both.native.writer.getvalue())  # at once, so that they are of one turn
+        both.native.writer = writer
         try:
             async with asyncio.timeout(60):
                 while executor.statistics()["running"] < HANGING + 1:  # noqa: ASYNC110 (threads' doing)
@@ -262,7 +262,7 @@ def test_reads_that_hang_hold_up_no_other_export(tmp_path, monkeypatch, more):
             os.close(end)
             os.close(os.open(fifo, os.O_WRONLY))
             for _ in (7, 14):
-                await both.direct.reply()
+                await both.native.reply()
             await asyncio.gather(*stuck)
             os.dup2(file, opened.fd, inheritable=False)
             os.close(file)

@@ -254,13 +254,13 @@ def test_a_connection_that_fails_after_it_was_accepted_is_closed(provider):
     """It would be there for ever: without a seat nobody bounds it, and in no list nobody looks at it."""
 
     async def test(rig):
-        direct_calls, rig.dispatcher.direct_calls = rig.dispatcher.direct_calls, None  # not to be called
+        native_calls, rig.dispatcher.native_calls = rig.dispatcher.native_calls, None  # not to be called
         with contextlib.suppress(OSError):  # closed before it knows that it is connected
             peer = await rig.peer()
             await rig.until(lambda: peer.reason is not None)
         assert (rig.hosts.connections, rig.server.accepted) == (0, 0)
         await rig.until(lambda: not rig.pool.in_use)
-        rig.dispatcher.direct_calls = direct_calls
+        rig.dispatcher.native_calls = native_calls
         assert accept_status((await (await rig.peer()).call(null(1))).payload) == 0
 
     run(test, provider=provider, options=OPTIONS)

@@ -119,9 +119,9 @@ def test_the_root_of_an_added_export_is_told_of_natively_too(reloading):
         assert await rig.reload(ONE, TWO, server=GRACE)
         *_, named = await client.run(*client.path("deep/two"), p.OP_GETFH)
         root, row = named.resok4.object, rig.daemon.dispatchers["nfs"].rows[100003, 4, 1]
-        before, asked = row.direct, (p.OP_GETATTR, wanted(p.FATTR4_MOUNTED_ON_FILEID))
+        before, asked = row.native_calls, (p.OP_GETATTR, wanted(p.FATTR4_MOUNTED_ON_FILEID))
         seen = [values((await client.on(root, asked))[0].resok4.obj_attributes).uint64() for _ in range(3)]
-        assert row.direct > before
+        assert row.native_calls > before
         [place] = (
             await client.run(
                 *client.path("deep"), (p.OP_READDIR, p.READDIR4args(0, bytes(8), 1000, 8192, asked[1].attr_request))

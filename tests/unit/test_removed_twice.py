@@ -26,7 +26,7 @@ def test_nothing_is_left_to_the_loop_to_close(tmp_path):
         known = descriptors(path)
         async with stalled(both.service, both.root, tmp_path):
             for _ in range(2):
-                both.direct.send(REMOVE, removal(both.root, b"a"))
+                both.native.send(REMOVE, removal(both.root, b"a"))
             await until(lambda: waiting(both) == 2 and statistics()["queued"] == 1)
             assert descriptors(path) == known + 2
             # From here on the loop does nothing, and the worker does both; or the first, if the other one has come in a
@@ -37,7 +37,7 @@ def test_nothing_is_left_to_the_loop_to_close(tmp_path):
             while (left := descriptors(path)) != expected and time.monotonic() < end:
                 time.sleep(0.001)  # noqa: ASYNC251 (see above)
             os.close(reading)
-        statuses = {(await both.direct.reply())[24:28] for _ in range(2)}
+        statuses = {(await both.native.reply())[24:28] for _ in range(2)}
         assert statuses == {bytes(4), b"\0\0\0\2"}
         assert left == expected
 
@@ -53,7 +53,7 @@ def test_the_loop_frees_little_in_memory(tmp_path, size, holders):
         later = []
         close_later = both.service.chains.close_later
         both.service.chains.close_later = lambda fd, *rest: (later.append(fd), close_later(fd, *rest))
-        assert status(await both.direct.call(CREATE, creation(both.root, b"made"))) == bytes(4)
+        assert status(await both.native.call(CREATE, creation(both.root, b"made"))) == bytes(4)
         path = os.path.join(both.path, "made")
         with open(path, "wb") as file:
             file.write(bytes(size))
@@ -61,7 +61,7 @@ def test_the_loop_frees_little_in_memory(tmp_path, size, holders):
             os.link(path, os.path.join(both.path, "other"))
         for name in (b"made", b"other")[:holders]:
             assert not later
-            assert status(await both.direct.call(REMOVE, removal(both.root, name))) == bytes(4)
+            assert status(await both.native.call(REMOVE, removal(both.root, name))) == bytes(4)
         assert len(later) == (2 if size > 1 << 20 else 0)
 
     run("memory", tmp_path, scenario)

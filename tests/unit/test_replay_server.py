@@ -115,7 +115,7 @@ def run(kind, tmp_path, carrier, scenario, cache=None):
 
         async def main(service, root):
             programs = [Program(NFS_PROGRAM, "nfs", {3: nfs3_procedures(service, service.exports)})]
-            dispatcher = Dispatcher(programs, cache, direct={(NFS_PROGRAM, 3): Nfs3Procedures(service)})
+            dispatcher = Dispatcher(programs, cache, natives={(NFS_PROGRAM, 3): Nfs3Procedures(service)})
             async with carrier(dispatcher) as clients:
                 await scenario(service, root, clients, dispatcher)
 

@@ -121,18 +121,18 @@ def test_who_has_become_a_stranger_is_refused_natively_too_and_let_in_again(tmp_
         row = site.daemon.dispatchers["nfs"].rows[100003, 4, 1]
 
         async def answered_natively() -> bool:
-            before = row.direct
+            before = row.native_calls
             await client.run(p.OP_PUTROOTFH)
             await client.run()
-            return bool(row.direct > before)
+            return bool(row.native_calls > before)
 
         assert await answered_natively()
         write_config(tmp_path, f"['{STRANGER}']")
         assert await site.daemon.reload()
-        before = row.direct
+        before = row.native_calls
         lone = client.in_session()
         assert await refused(client, *lone)
-        assert row.direct == before
+        assert row.native_calls == before
         write_config(tmp_path, "['127.0.0.0/8']")
         assert await site.daemon.reload()
         client.sequence -= 1

@@ -35,15 +35,15 @@ def read_calls(both):
 async def file_of(both, octets, name=b"a"):
     """A file that was read before, so that it is open."""
     node = await vfs_support.write_file(both.service, both.root, name, octets, mode=0o666)
-    await both.direct.call(READ, read(node, 0, 10))
+    await both.native.call(READ, read(node, 0, 10))
     return node
 
 
 async def stuck(both, node, calls):
     """Send READs of 1 MiB whose replies nobody takes, until as many octets wait as the server answers."""
-    both.direct.writer.transport.pause_reading()
+    both.native.writer.transport.pause_reading()
     for number in range(calls):
-        both.direct.send(READ, read(node, number % 2 * MIB, MIB))
+        both.native.send(READ, read(node, number % 2 * MIB, MIB))
     (connection,) = both.listeners[0].connections
     for _ in range(1000):
         await asyncio.sleep(0.01)
@@ -118,10 +118,10 @@ def test_a_reply_is_whole_though_its_file_is_cut_before_it_has_left(tmp_path, pl
         node = await file_of(both, octets)
         connection = await stuck(both, node, 12)
         os.truncate(os.path.join(both.path, "a"), 0)
-        both.direct.writer.transport.resume_reading()
-        whole, first = 0, both.direct.xid - 11
+        both.native.writer.transport.resume_reading()
+        whole, first = 0, both.native.xid - 11
         for _ in range(12):
-            reply = await both.direct.reply()
+            reply = await both.native.reply()
             (count,) = struct.unpack(">I", reply[HEAD - 4 : HEAD])
             begin = (struct.unpack(">I", reply[:4])[0] - first) % 2 * MIB
             assert reply[HEAD:] == octets[begin : begin + count] + bytes(-count & 3)
@@ -144,19 +144,19 @@ def test_replies_keep_their_order_among_pipes_and_small_ones(tmp_path, place):
         for _ in range(60):
             offset, count = rng.randrange(MIB), rng.choice((10, 4096, 70_000, 262_144, 300_001, MIB))
             if rng.random() < 0.3:
-                both.direct.send(GETATTR, handle(node))
+                both.native.send(GETATTR, handle(node))
                 sent.append(None)
             else:
-                both.direct.send(READ, read(node, offset, count))
+                both.native.send(READ, read(node, offset, count))
                 sent.append(octets[offset : offset + count])
-        both.direct.writer.transport.resume_reading()
+        both.native.writer.transport.resume_reading()
         for _ in range(8):
-            await both.direct.reply()
+            await both.native.reply()
         replies = {}
         for _ in sent:
-            reply = await both.direct.reply()
+            reply = await both.native.reply()
             replies[struct.unpack(">I", reply[:4])[0]] = reply
-        last = both.direct.xid
+        last = both.native.xid
         for xid, wanted in enumerate(sent, last - len(sent) + 1):
             if wanted is not None:
                 assert replies[xid][HEAD:] == wanted + bytes(-len(wanted) & 3)
@@ -180,7 +180,7 @@ def test_a_peer_that_goes_costs_its_own_connection_only(tmp_path, place):
     async def scenario(both):
         node = await file_of(both, bytes(2 * MIB))
         connection = await stuck(both, node, 12)
-        both.direct.writer.transport.abort()
+        both.native.writer.transport.abort()
         for _ in range(1000):
             if connection.closed:
                 break
@@ -205,12 +205,12 @@ def test_who_captures_sees_the_data(tmp_path, place):
             )
         )
         before = read_calls(both)
-        both.direct.send(READ, read(node, 0, MIB))
-        assert shown == [await both.direct.reply()]
+        both.native.send(READ, read(node, 0, MIB))
+        assert shown == [await both.native.reply()]
         assert shown[0].endswith(octets)
         assert read_calls(both) == before + 1
         connection.set_tap(None)
-        assert (await both.direct.call(READ, read(node, 0, MIB)))[HEAD - 4 :] == octets
+        assert (await both.native.call(READ, read(node, 0, MIB)))[HEAD - 4 :] == octets
 
     run(place, tmp_path, scenario)
 
@@ -222,7 +222,7 @@ def test_who_begins_to_capture_while_a_read_waits_sees_its_data(tmp_path):
         (connection,) = both.listeners[0].connections
         shown = []
         async with stalled(both.service, both.root, tmp_path):
-            both.direct.send(READ, read(node, 0, MIB))
+            both.native.send(READ, read(node, 0, MIB))
             await until(lambda: both.dispatcher.held)
             connection.set_tap(
                 SimpleNamespace(
@@ -230,7 +230,7 @@ def test_who_begins_to_capture_while_a_read_waits_sees_its_data(tmp_path):
                     record_out=lambda parts: shown.append(b"".join(bytes(part) for part in parts)),
                 )
             )
-        assert shown == [await both.direct.reply()]
+        assert shown == [await both.native.reply()]
         assert shown[0].endswith(octets)
         connection.set_tap(None)
 
@@ -281,11 +281,11 @@ def test_who_asks_for_much_leaves_others_their_turn(tmp_path):
 
         connection._stream = Watched()
         for number in range(40):  # in one segment, and nothing comes after it that would wake the server
-            both.direct.send(READ, read(node, number % 2 * MIB, MIB))
-        both.direct.writer.write_eof()
+            both.native.send(READ, read(node, number % 2 * MIB, MIB))
+        both.native.writer.write_eof()
         for _ in range(40):
-            assert len(await both.direct.reply()) == HEAD + MIB
-        assert await both.direct.reader.read() == b""
+            assert len(await both.native.reply()) == HEAD + MIB
+        assert await both.native.reader.read() == b""
         assert max(turns) < 6 * MIB
         return turns
 
@@ -307,10 +307,10 @@ def test_what_does_not_fit_a_pipe_is_read_into_a_buffer(tmp_path, place):
     async def scenario(both):
         octets = random.Random(6).randbytes(2 * MIB)
         node = await file_of(both, octets)
-        assert (await both.direct.call(READ, read(node, 0, MIB)))[HEAD - 4 :] == octets[:MIB]
+        assert (await both.native.call(READ, read(node, 0, MIB)))[HEAD - 4 :] == octets[:MIB]
         assert shrink()
         for _ in range(3):  # and what is in the pipe of one is not taken for the data of the next
-            assert (await both.direct.call(READ, read(node, MIB, MIB)))[HEAD - 4 :] == octets[MIB:]
+            assert (await both.native.call(READ, read(node, MIB, MIB)))[HEAD - 4 :] == octets[MIB:]
             shrink()
 
     try:
@@ -324,8 +324,8 @@ def test_a_disks_pages_leave_without_a_copy(tmp_path):
         node = await file_of(both, bytes(2 * MIB))
         await stuck(both, node, 12)
         assert pipes.in_use() > 1
-        both.direct.writer.transport.resume_reading()
+        both.native.writer.transport.resume_reading()
         for _ in range(12):
-            assert len(await both.direct.reply()) == HEAD + MIB
+            assert len(await both.native.reply()) == HEAD + MIB
 
     run("disk", tmp_path, scenario)

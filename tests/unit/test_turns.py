@@ -71,9 +71,9 @@ def test_large_reads_are_sent_in_slices_while_there_are_others(tmp_path):
         await both.general.call(GETATTR, handle(node))  # the other
         moved = watch(both)
         for number in range(12):
-            both.direct.send(READ, read(node, number % 2 * MIB, MIB))
+            both.native.send(READ, read(node, number % 2 * MIB, MIB))
         for number in range(12):
-            reply = await both.direct.reply()
+            reply = await both.native.reply()
             assert reply[HEAD:] == octets[number % 2 * MIB :][:MIB]
         assert sum(turn.sent for turn in moved) == 12 * (4 + HEAD + MIB)
         assert max(turn.sent for turn in moved) <= SLICE
@@ -89,13 +89,13 @@ def write_arguments(node, number):
 async def write_much(both):
     """Eight WRITEs of 1 MiB on the first connection. Returns what its turns moved, and how many chains workers ran."""
     node = await file_of(both, b"warm-up")
-    await both.direct.call(WRITE, handle(node) + struct.pack(">QIII", 0, 8, 0, 8) + b"warm-up.")
+    await both.native.call(WRITE, handle(node) + struct.pack(">QIII", 0, 8, 0, 8) + b"warm-up.")
     await both.general.call(GETATTR, handle(node))
     moved, before = watch(both), both.service.executor.statistics()["completed"]
     for number in range(8):
-        both.direct.send(WRITE, write_arguments(node, number))
+        both.native.send(WRITE, write_arguments(node, number))
     for _ in range(8):
-        assert (await both.direct.reply())[24:28] == bytes(4)
+        assert (await both.native.reply())[24:28] == bytes(4)
     with open(f"{both.path}/a", "rb") as file:
         assert file.read() == b"".join(bytes([number + 1]) * MIB for number in range(8))
     return moved, both.service.executor.statistics()["completed"] - before
@@ -113,10 +113,10 @@ def test_who_is_the_only_one_left_is_alone(tmp_path):
         (one,), (other,) = (listener.connections for listener in both.listeners)
         node = await file_of(both, bytes(MIB))
         await both.general.call(GETATTR, handle(node))
-        await both.direct.call(GETATTR, handle(node))
+        await both.native.call(GETATTR, handle(node))
         assert turns.is_crowded()
         other.close()
-        await both.direct.call(READ, read(node, 0, MIB))
+        await both.native.call(READ, read(node, 0, MIB))
         assert not turns.is_crowded()
         assert not one.closed
 

@@ -113,20 +113,20 @@ def test_native_and_general_calls_count_alike(tmp_path: Path) -> None:
         _, handle = await client.open("/export", b"f")
         counts, rows = rig.daemon._nfs4.counts, rig.daemon.dispatchers["nfs"].rows
         row = rows[100003, 4, 1]
-        for direct, operations in (
+        for native, operations in (
             (True, ((p.OP_PUTFH, p.PUTFH4args(handle)), (p.OP_GETATTR, p.GETATTR4args([1 << 1])))),
             (False, (*client.path("/export"), RARE, (p.OP_GETATTR, p.GETATTR4args([1 << 1])))),
         ):
-            before, calls, was_direct = counts.all(), row.calls, row.direct
+            before, calls, was_native = counts.all(), row.calls, row.native_calls
             timed = row.latencies.rows().get(int(p.OP_GETATTR), ([], 0.0))[0]
             for _ in range(7):
                 await client.run(*operations)
             assert row.calls - calls == 7
-            assert (row.direct - was_direct > 0) == direct
+            assert (row.native_calls - was_native > 0) == native
             after = counts.all()
-            for number in (p.OP_SEQUENCE, p.OP_GETATTR, p.OP_PUTFH if direct else p.OP_PUTROOTFH):
+            for number in (p.OP_SEQUENCE, p.OP_GETATTR, p.OP_PUTFH if native else p.OP_PUTROOTFH):
                 assert after[number] - before.get(number, 0) == 7, number
-            about = p.OP_GETATTR if direct else p.OP_NVERIFY
+            about = p.OP_GETATTR if native else p.OP_NVERIFY
             assert sum(row.latencies.of(int(about))[0]) >= 7, timed
         await site.close()
 

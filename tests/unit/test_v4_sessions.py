@@ -279,6 +279,6 @@ def test_no_slots_beyond_the_granted_ones_for_who_never_tells_of_fewer(tmp_path)
                 told = results[0][1].sr_resok4
                 assert (status, told.sr_highest_slotid, told.sr_target_highest_slotid) == (0, slots - 1, slots - 1)
         row = site.daemon.dispatchers["nfs"].rows[100003, 4, 1]
-        assert row.direct >= 12, "natively, too"
+        assert row.native_calls >= 12, "natively, too"
 
     on_site(tmp_path, test, server="  nfs4: {grace_time: 0}\n")

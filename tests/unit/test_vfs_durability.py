@@ -246,13 +246,13 @@ def test_changes_that_are_made_in_one_turn_share_an_fsync(tmp_path, synced):
         names = [b"f%d" % number for number in range(17)]
         for each in names:
             open(os.path.join(os.fsencode(both.path), each), "wb").close()
-        await both.direct.call(REMOVE, removal(both.root, names.pop()))  # it has the directory opened
+        await both.native.call(REMOVE, removal(both.root, names.pop()))  # it has the directory opened
         synced.clear()
         async with stalled(both.service, both.root, tmp_path):
             for each in names:
-                both.direct.send(REMOVE, removal(both.root, each))
+                both.native.send(REMOVE, removal(both.root, each))
             await until(lambda: waiting(both) == 16)
-        replies = [await both.direct.reply() for _ in range(16)]
+        replies = [await both.native.reply() for _ in range(16)]
         assert [reply[24:28] for reply in replies] == [bytes(4)] * 16
         counts.append(len(synced))
 

@@ -52,8 +52,8 @@ def read_arguments(node, offset, count):
 
 async def opened(both, node):
     """The file is open for writing and for reading, so that further calls need nothing but the disk."""
-    await both.direct.call(WRITE, write_arguments(node, 0, b"first"))
-    await both.direct.call(READ, read_arguments(node, 0, 5))
+    await both.native.call(WRITE, write_arguments(node, 0, b"first"))
+    await both.native.call(READ, read_arguments(node, 0, 5))
 
 
 def on_disk(tmp_path, scenario):
@@ -94,10 +94,10 @@ def test_many_writes_to_one_file_are_answered_natively_and_in_full(tmp_path):
         natively = both.answered(WRITE)
         blocks = {number: os.urandom(BLOCK) for number in range(64)}
         for number, block in blocks.items():
-            both.direct.send(WRITE, write_arguments(node, number * BLOCK, block), xid=1000 + number)
+            both.native.send(WRITE, write_arguments(node, number * BLOCK, block), xid=1000 + number)
         sizes = {}
         for _ in blocks:
-            reply = await both.direct.reply()
+            reply = await both.native.reply()
             before, after = before_and_after(reply)
             sizes[int.from_bytes(reply[:4], "big") - 1000] = before[0], after
         assert sorted(sizes) == list(blocks)
@@ -122,11 +122,11 @@ def test_writes_of_one_client_share_their_looks_and_those_of_another_do_not(tmp_
         natively, change = both.answered(WRITE), node.inode.change
         epoch = node.inode.epoch
         async with stalled(both.service, both.root, tmp_path):
-            for number, client in enumerate((both.direct, both.direct, both.direct, other, both.direct, both.direct)):
+            for number, client in enumerate((both.native, both.native, both.native, other, both.native, both.native)):
                 client.send(WRITE, write_arguments(node, number * BLOCK, bytes(BLOCK)), xid=number)
                 await until(lambda count=number + 1: waiting(both) == count)
         replies = {}
-        for client in (both.direct,) * 5 + (other,):
+        for client in (both.native,) * 5 + (other,):
             reply = await client.reply()
             replies[int.from_bytes(reply[:4], "big")] = before_and_after(reply)
         sizes = {number: (before[0], after) for number, (before, after) in replies.items()}
@@ -149,9 +149,9 @@ def test_a_write_that_fails_costs_none_of_its_row(tmp_path):
     async def scenario(both, node):
         async with stalled(both.service, both.root, tmp_path):
             for number, offset in enumerate((0, BLOCK, 1 << 62, 2 * BLOCK)):
-                both.direct.send(WRITE, write_arguments(node, offset, bytes(BLOCK)), xid=number)
+                both.native.send(WRITE, write_arguments(node, offset, bytes(BLOCK)), xid=number)
                 await until(lambda count=number + 1: waiting(both) == count)
-        replies = {int.from_bytes(reply[:4], "big"): reply for reply in [await both.direct.reply() for _ in range(4)]}
+        replies = {int.from_bytes(reply[:4], "big"): reply for reply in [await both.native.reply() for _ in range(4)]}
         assert struct.unpack(">I", replies[2][24:28])[0] == EFBIG
         for number in (1, 3):
             before, after = before_and_after(replies[number])
@@ -169,12 +169,12 @@ def test_data_that_is_not_in_memory_is_read_natively(tmp_path):
             file.flush()
             os.fsync(file.fileno())
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        await both.direct.call(READ, read_arguments(node, 0, 5))  # the file has changed: it is opened again
+        await both.native.call(READ, read_arguments(node, 0, 5))  # the file has changed: it is opened again
         natively = both.answered(READ)
         for offset, count in ((BLOCK * 9, BLOCK), (300000, 70000), (len(data) - 3, 10), (len(data) + 5, 10)):
             with open(path, "rb") as file:
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-            reply = await both.direct.call(READ, read_arguments(node, offset, count))
+            reply = await both.native.call(READ, read_arguments(node, offset, count))
             wanted = data[offset : offset + count]
             length, eof, again = struct.unpack(">III", reply[20 + 8 + 84 : 20 + 8 + 84 + 12])
             assert (length, eof, again) == (len(wanted), offset + count >= len(data), len(wanted))
@@ -187,11 +187,11 @@ def test_data_that_is_not_in_memory_is_read_natively(tmp_path):
 def test_other_calls_of_the_connection_are_answered_meanwhile(tmp_path):
     async def scenario(both, node):
         async with stalled(both.service, both.root, tmp_path):
-            both.direct.send(WRITE, write_arguments(node, 0, b"x" * BLOCK), xid=7)
+            both.native.send(WRITE, write_arguments(node, 0, b"x" * BLOCK), xid=7)
             await until(lambda: waiting(both) == 1)
-            assert (await both.direct.call(GETATTR, handle(node), xid=8))[16:20] == SUCCESS
+            assert (await both.native.call(GETATTR, handle(node), xid=8))[16:20] == SUCCESS
             assert any("WRITE" in line for line in both.dispatcher.in_flight())
-        assert (await both.direct.reply())[:4] == struct.pack(">I", 7)
+        assert (await both.native.reply())[:4] == struct.pack(">I", 7)
         assert not waiting(both)
 
     on_disk(tmp_path, scenario)
@@ -200,9 +200,9 @@ def test_other_calls_of_the_connection_are_answered_meanwhile(tmp_path):
 def test_a_write_outlives_its_connection_and_gives_everything_back(tmp_path):
     async def scenario(both, node):
         async with stalled(both.service, both.root, tmp_path):
-            both.direct.send(WRITE, write_arguments(node, 0, b"y" * BLOCK))
+            both.native.send(WRITE, write_arguments(node, 0, b"y" * BLOCK))
             await until(lambda: waiting(both) == 1)
-            both.direct.writer.transport.abort()
+            both.native.writer.transport.abort()
             # It is closed when nothing is in progress any more, or when it is found to be gone.
         await until(lambda: not waiting(both))
         with open(os.path.join(both.path, "a"), "rb") as file:
@@ -236,20 +236,20 @@ def test_a_retransmission_waits_for_the_call_that_is_under_way(tmp_path):
 def test_a_removal_under_way_is_not_made_twice(tmp_path):
     async def scenario(both, node):
         text = struct.pack(">I", 1) + b"a" + bytes(3)
-        await both.direct.call(CREATE, handle(both.root) + struct.pack(">I", 1) + b"b" + bytes(3 + 28))
+        await both.native.call(CREATE, handle(both.root) + struct.pack(">I", 1) + b"b" + bytes(3 + 28))
         natively = both.answered(REMOVE)
         async with stalled(both.service, both.root, tmp_path):
-            both.direct.send(REMOVE, handle(both.root) + text, xid=77)
+            both.native.send(REMOVE, handle(both.root) + text, xid=77)
             await until(lambda: waiting(both) == 1)
             # Nobody is given a delegation of it meanwhile.
             assert node.inode.changing == 1
             # The same again on this connection is dropped: the reply is on its way.
-            both.direct.send(REMOVE, handle(both.root) + text, xid=77)
+            both.native.send(REMOVE, handle(both.root) + text, xid=77)
             await until(lambda: both.dispatcher.replay.hits)
             # The export is for nobody any more: what has been begun is carried through all the same.
             both.service.exports.generation += 1
-        assert (await both.direct.reply())[24:28] == SUCCESS
-        assert (await both.direct.call(REMOVE, handle(both.root) + text, xid=77))[20:24] == SUCCESS
+        assert (await both.native.reply())[24:28] == SUCCESS
+        assert (await both.native.call(REMOVE, handle(both.root) + text, xid=77))[20:24] == SUCCESS
         assert both.answered(REMOVE) - natively == 1
         assert node.inode.changing == 0
         assert "a" not in os.listdir(both.path)
@@ -263,13 +263,13 @@ def test_a_failure_is_told(tmp_path):
         handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
         try:
-            direct = await both.direct.call(WRITE, write_arguments(node, 2 << 20, b"z" * 16))
+            native = await both.native.call(WRITE, write_arguments(node, 2 << 20, b"z" * 16))
             general = await both.general.call(WRITE, write_arguments(node, 2 << 20, b"z" * 16))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limit)
             signal.signal(signal.SIGXFSZ, handler)
-        assert struct.unpack(">I", direct[20:24])[0] == EFBIG
-        assert direct == general
+        assert struct.unpack(">I", native[20:24])[0] == EFBIG
+        assert native == general
 
     on_disk(tmp_path, scenario)
 
@@ -278,15 +278,15 @@ def test_a_permission_taken_away_among_writes_is_noticed(tmp_path):
     async def scenario(both, node):
         path, caller = os.path.join(both.path, "a"), (1001, 1001)
         os.chmod(path, 0o666)
-        assert (await both.direct.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
+        assert (await both.native.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
         for number in range(40):
-            both.direct.send(WRITE, write_arguments(node, number, b"b"), caller, xid=1000 + number)
+            both.native.send(WRITE, write_arguments(node, number, b"b"), caller, xid=1000 + number)
         os.chmod(path, 0o600)
         for _ in range(40):
-            await both.direct.reply()
-        reply = await both.direct.call(WRITE, write_arguments(node, 0, b"c"), caller)
+            await both.native.reply()
+        reply = await both.native.call(WRITE, write_arguments(node, 0, b"c"), caller)
         assert struct.unpack(">I", reply[20:24])[0] == 13
-        reply = await both.direct.call(READ, read_arguments(node, 0, 1), caller)
+        reply = await both.native.call(READ, read_arguments(node, 0, 1), caller)
         assert struct.unpack(">I", reply[20:24])[0] == 13
 
     on_disk(tmp_path, scenario)
@@ -297,10 +297,10 @@ def test_stable_writes_and_commits_wait_for_an_fsync_together(stable, tmp_path):
     async def scenario(both, node):
         natively = both.answered(WRITE) + both.answered(COMMIT)
         for number in range(8):
-            both.direct.send(WRITE, write_arguments(node, number * BLOCK, b"s" * BLOCK, stable), xid=1000 + number)
-        both.direct.send(COMMIT, handle(node) + bytes(12), xid=1008)
+            both.native.send(WRITE, write_arguments(node, number * BLOCK, b"s" * BLOCK, stable), xid=1000 + number)
+        both.native.send(COMMIT, handle(node) + bytes(12), xid=1008)
         for _ in range(9):
-            assert (await both.direct.reply())[24:28] == SUCCESS
+            assert (await both.native.reply())[24:28] == SUCCESS
         assert both.answered(WRITE) + both.answered(COMMIT) - natively == 9
 
     on_disk(tmp_path, scenario)
@@ -311,11 +311,11 @@ def test_calls_beyond_the_connections_bound_are_not_kept(tmp_path):
         count = 300  # max_calls is 128
         async with stalled(both.service, both.root, tmp_path):
             for number in range(count):
-                both.direct.send(WRITE, write_arguments(node, number, b"n"), xid=1000 + number)
+                both.native.send(WRITE, write_arguments(node, number, b"n"), xid=1000 + number)
             await until(lambda: waiting(both) + len(both.dispatcher.running) >= 128)
             await asyncio.sleep(0.05)
             assert waiting(both) + len(both.dispatcher.running) == 128
-        xids = {int.from_bytes((await both.direct.reply())[:4], "big") for _ in range(count)}
+        xids = {int.from_bytes((await both.native.reply())[:4], "big") for _ in range(count)}
         assert xids == set(range(1000, 1000 + count))
 
     on_disk(tmp_path, scenario)
@@ -324,7 +324,7 @@ def test_calls_beyond_the_connections_bound_are_not_kept(tmp_path):
 def test_the_server_waits_for_them_when_it_goes(tmp_path):
     async def scenario(both, node):
         async with stalled(both.service, both.root, tmp_path):
-            both.direct.send(WRITE, write_arguments(node, 0, b"last"))
+            both.native.send(WRITE, write_arguments(node, 0, b"last"))
             await until(lambda: waiting(both) == 1)
             assert await both.dispatcher.drain(0.01) == 1
             draining = asyncio.ensure_future(both.dispatcher.drain(30))
@@ -341,29 +341,29 @@ def test_a_permission_taken_away_is_noticed_though_writes_never_cease(fails, tmp
         path, caller = os.path.join(both.path, "a"), (1001, 1001)
         beyond = 1 << 62 if fails else 0  # past the largest file
         os.chmod(path, 0o666)
-        assert (await both.direct.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
-        assert (await both.direct.call(READ, read_arguments(node, 0, 1), caller))[20:24] == SUCCESS
+        assert (await both.native.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
+        assert (await both.native.call(READ, read_arguments(node, 0, 1), caller))[20:24] == SUCCESS
         stalls = [stalled(both.service, both.root, tmp_path / name) for name in ("one", "two")]
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
         await stalls[0].__aenter__()
-        both.direct.send(WRITE, write_arguments(node, beyond, b"b"), caller, xid=1)
+        both.native.send(WRITE, write_arguments(node, beyond, b"b"), caller, xid=1)
         await until(lambda: waiting(both) == 1)
         os.chmod(path, 0o600)
         async with stalls[1]:
             # The next one is under way before the first is answered.
-            both.direct.send(WRITE, write_arguments(node, beyond, b"c"), caller, xid=2)
+            both.native.send(WRITE, write_arguments(node, beyond, b"c"), caller, xid=2)
             await until(lambda: waiting(both) == 2)
             await stalls[0].__aexit__(None, None, None)
-            reply = await both.direct.reply()
+            reply = await both.native.reply()
             assert reply[:4] == struct.pack(">I", 1)
             assert (reply[24:28] == SUCCESS) is not fails
             assert waiting(both) == 1
-            both.direct.send(READ, read_arguments(node, 0, 1), caller, xid=3)
-            answer = asyncio.ensure_future(both.direct.reply())
+            both.native.send(READ, read_arguments(node, 0, 1), caller, xid=3)
+            answer = asyncio.ensure_future(both.native.reply())
             await until(lambda: in_flight(both) == 2 or answer.done())
             assert not answer.done()  # the kernel is asked, by the worker
-        replies = {int.from_bytes(reply[:4], "big"): reply for reply in (await answer, await both.direct.reply())}
+        replies = {int.from_bytes(reply[:4], "big"): reply for reply in (await answer, await both.native.reply())}
         assert struct.unpack(">I", replies[3][24:28])[0] == 13
 
     on_disk(tmp_path, scenario)
@@ -374,29 +374,29 @@ def test_a_permission_on_a_directory_taken_away_is_noticed_though_changes_never_
         caller, asked = (1001, 1001), handle(both.root) + struct.pack(">I", 0x3F)
         existing = handle(both.root) + struct.pack(">I", 1) + b"a" + bytes(3) + struct.pack(">I", 1) + bytes(24)
         os.chmod(both.path, 0o777)
-        await both.direct.call(ACCESS, asked, caller)
-        assert (await both.direct.call(ACCESS, asked, caller))[-4:] == struct.pack(">I", 0x1F)
+        await both.native.call(ACCESS, asked, caller)
+        assert (await both.native.call(ACCESS, asked, caller))[-4:] == struct.pack(">I", 0x1F)
         stalls = [stalled(both.service, both.root, tmp_path / name) for name in ("one", "two")]
         for name in ("one", "two"):
             (tmp_path / name).mkdir()
         await stalls[0].__aenter__()
-        both.direct.send(CREATE, existing, caller, xid=1)
+        both.native.send(CREATE, existing, caller, xid=1)
         await until(lambda: waiting(both) == 1)
         os.chmod(both.path, 0o700)
         async with stalls[1]:
-            both.direct.send(CREATE, existing, caller, xid=2)
+            both.native.send(CREATE, existing, caller, xid=2)
             await until(lambda: waiting(both) == 2)
             await stalls[0].__aexit__(None, None, None)
             # The first has failed.
-            reply = await both.direct.reply()
+            reply = await both.native.reply()
             assert reply[:4] == struct.pack(">I", 1)
             assert reply[24:28] != SUCCESS
             assert waiting(both) == 1
-            both.direct.send(ACCESS, asked, caller, xid=3)
-            answer = asyncio.ensure_future(both.direct.reply())
+            both.native.send(ACCESS, asked, caller, xid=3)
+            answer = asyncio.ensure_future(both.native.reply())
             await until(lambda: len(both.dispatcher.running) == 1 or waiting(both) == 2 or answer.done())
             assert not answer.done()
-        replies = [await answer, await both.direct.reply()]
+        replies = [await answer, await both.native.reply()]
         (access,) = [reply for reply in replies if reply[:4] == struct.pack(">I", 3)]
         assert access[-4:] == bytes(4)
 
@@ -408,7 +408,7 @@ def test_what_waits_begins_as_the_server(tmp_path):
         path, caller = os.path.join(both.path, "a"), (1001, 1001)
         os.chmod(both.path, 0o755)
         os.chmod(path, 0o666)
-        assert (await both.direct.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
+        assert (await both.native.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
         take, seen = both.service.unstable.take, []
 
         def beginning(inode):
@@ -418,16 +418,16 @@ def test_what_waits_begins_as_the_server(tmp_path):
 
         both.service.unstable.take = beginning
         lookup = handle(both.root) + struct.pack(">I", 1) + b"a" + bytes(3)
-        both.direct.send(LOOKUP, lookup, caller)
-        both.direct.send(COMMIT, handle(node) + bytes(12), caller)
+        both.native.send(LOOKUP, lookup, caller)
+        both.native.send(COMMIT, handle(node) + bytes(12), caller)
         for _ in range(2):
-            assert (await both.direct.reply())[24:28] == SUCCESS
+            assert (await both.native.reply())[24:28] == SUCCESS
         assert seen == ["0"]
 
     on_disk(tmp_path, scenario)
 
 
-@pytest.mark.parametrize("way", ["direct", "general"])
+@pytest.mark.parametrize("way", ["native", "general"])
 def test_a_mode_that_changes_during_a_write_is_noticed(way, tmp_path):
     async def scenario(both, node):
         path, caller, client = os.path.join(both.path, "a"), (1001, 1001), getattr(both, way)

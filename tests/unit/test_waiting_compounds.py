@@ -43,18 +43,18 @@ def write(handle, state, data, stable=0):
 def test_the_slot_is_held_while_the_compound_waits(tmp_path, stable):
     async def scenario(both):
         file = await opened(both)
-        assert status(await both.direct.call(None, both.message(0, *write(*file, b"first")))) == SUCCESS
+        assert status(await both.native.call(None, both.message(0, *write(*file, b"first")))) == SUCCESS
         natively = both.answered
         root = await both.server.service.root(both.server.service.exports.exports[0])
         async with stalled(both.server.service, root, tmp_path):
             message = both.message(0, *write(*file, b"once..", stable))
-            both.direct.send(message)
+            both.native.send(message)
             await until(lambda: len(both.dispatcher.held) == 1)
             assert both.session.slots[1].in_use
             # The same request again finds it in progress (RFC 8881 section 2.10.6.2).
             assert status(await both.general.call(None, message)) == DELAY
             assert both.session.slots[1].in_use
-        assert status(await both.direct.reply()) == SUCCESS
+        assert status(await both.native.reply()) == SUCCESS
         assert both.answered - natively == 1
         assert not both.session.slots[1].in_use
 
@@ -68,7 +68,7 @@ def test_a_compound_that_cannot_be_kept_gives_its_slot_back(tmp_path, monkeypatc
 
         async def send(data):
             if transport is TcpConnection:
-                return status(await both.direct.call(None, both.message(0, *write(*file, data))))
+                return status(await both.native.call(None, both.message(0, *write(*file, data))))
             outcome = await both.call(0, 0, *write(*file, data))
             return status(bytes(4) + outcome[4])
 

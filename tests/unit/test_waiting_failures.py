@@ -63,11 +63,11 @@ def test_a_call_that_fails_when_its_connection_has_gone_is_over_all_the_same(tmp
     """Its reply is kept for its retransmission."""
 
     async def scenario(both, node):
-        await both.direct.call(CREATE, creation(both.root, b"first"))
+        await both.native.call(CREATE, creation(both.root, b"first"))
         replay = both.dispatcher.replay
         known = len(replay)
         async with stalled(both.service, both.root, tmp_path):
-            both.direct.send(CREATE, creation(both.root, b"b"))
+            both.native.send(CREATE, creation(both.root, b"b"))
             await until(lambda: waiting(both) == 1)
             assert len(replay) == known + 1
             for connection in list(both.listeners[0].connections):
@@ -103,7 +103,7 @@ def test_a_write_that_cannot_begin_is_answered_and_gives_everything_back(tmp_pat
     async def scenario(both, node):
         used, known = node.inode.used_count, len(both.dispatcher.replay)
         refused = keep_from_workers(monkeypatch)
-        answer = await both.direct.call(WRITE, write_arguments(node, 0, b"never"), xid=5)
+        answer = await both.native.call(WRITE, write_arguments(node, 0, b"never"), xid=5)
         assert refused
         assert answer[16:20] == SYSTEM_ERR
         assert not waiting(both)
@@ -113,7 +113,7 @@ def test_a_write_that_cannot_begin_is_answered_and_gives_everything_back(tmp_pat
         (connection,) = both.listeners[0].connections
         assert connection.calls == 0
         # It is executed when it is sent once more.
-        answer = await both.direct.call(WRITE, write_arguments(node, 0, b"now.."), xid=5)
+        answer = await both.native.call(WRITE, write_arguments(node, 0, b"now.."), xid=5)
         assert answer[16:24] == 2 * SUCCESS
         with open(os.path.join(both.path, "a"), "rb") as file:
             assert file.read() == b"now.."
@@ -124,19 +124,19 @@ def test_a_write_that_cannot_begin_is_answered_and_gives_everything_back(tmp_pat
 def test_a_train_that_no_worker_takes_fails_and_lets_the_next_one_go(tmp_path, monkeypatch):
     async def scenario(both, node):
         async with stalled(both.service, both.root, tmp_path):
-            both.direct.send(WRITE, write_arguments(node, 0, b"early"), xid=101)
+            both.native.send(WRITE, write_arguments(node, 0, b"early"), xid=101)
             await until(lambda: waiting(both) == 1)
             await asyncio.sleep(0)  # it has departed
             for xid in (102, 103):
-                both.direct.send(WRITE, write_arguments(node, 0, b"never"), xid=xid)
+                both.native.send(WRITE, write_arguments(node, 0, b"never"), xid=xid)
             await until(lambda: waiting(both) == 3)
             keep_from_workers(monkeypatch)
-        replies = {reply[:4]: reply for reply in [await both.direct.reply() for _ in range(3)]}
+        replies = {reply[:4]: reply for reply in [await both.native.reply() for _ in range(3)]}
         statuses = [replies[struct.pack(">I", xid)][24:28] for xid in (101, 102, 103)]
         assert statuses == [SUCCESS, *[struct.pack(">I", nfsstat3.NFS3ERR_IO)] * 2]
         assert not waiting(both)
         assert not node.inode.serial.busy
-        assert (await both.direct.call(WRITE, write_arguments(node, 0, b"again")))[20:24] == SUCCESS
+        assert (await both.native.call(WRITE, write_arguments(node, 0, b"again")))[20:24] == SUCCESS
 
     on_disk(tmp_path, scenario)
 
@@ -145,10 +145,10 @@ def test_an_fsync_that_cannot_begin_is_answered_and_gives_everything_back(tmp_pa
     async def scenario(both, node):
         refused = keep_from_workers(monkeypatch)
         commit = handle(node) + bytes(12)
-        assert (await both.direct.call(COMMIT, commit))[16:20] == SYSTEM_ERR
+        assert (await both.native.call(COMMIT, commit))[16:20] == SYSTEM_ERR
         assert refused
         assert not waiting(both)
-        assert (await both.direct.call(COMMIT, commit))[16:24] == 2 * SUCCESS
+        assert (await both.native.call(COMMIT, commit))[16:24] == 2 * SUCCESS
 
     on_disk(tmp_path, scenario)
 
@@ -157,14 +157,14 @@ def test_a_compound_that_cannot_begin_to_wait_gives_its_slot_back(tmp_path, monk
     async def scenario(both):
         file = await compounds.opened(both)
         writing = compounds.write(*file, b"first")
-        assert compounds.status(await both.direct.call(None, both.message(0, *writing))) == compounds.SUCCESS
+        assert compounds.status(await both.native.call(None, both.message(0, *writing))) == compounds.SUCCESS
         refused = keep_from_workers(monkeypatch)
-        reply = await both.direct.call(None, both.message(0, *writing))
+        reply = await both.native.call(None, both.message(0, *writing))
         assert refused
         assert reply[20:24] == SYSTEM_ERR
         assert not both.session.slots[1].in_use
         assert not waiting(both)
-        assert compounds.status(await both.direct.call(None, both.message(0, *writing))) == compounds.SUCCESS
+        assert compounds.status(await both.native.call(None, both.message(0, *writing))) == compounds.SUCCESS
 
     compounds.on_disk(tmp_path, scenario, Both4)
 
@@ -175,7 +175,7 @@ def test_an_fsync_that_is_not_waited_for_is_not_left_behind(tmp_path, monkeypatc
         commit = handle(node) + bytes(12)
         with warnings.catch_warnings(record=True) as seen:
             warnings.simplefilter("always")
-            assert (await both.direct.call(COMMIT, commit))[16:24] == 2 * SUCCESS
+            assert (await both.native.call(COMMIT, commit))[16:24] == 2 * SUCCESS
             gc.collect()
         # A socket that an earlier test has left unclosed may be collected here as well: that is a ResourceWarning.
         assert [str(one.message) for one in seen if issubclass(one.category, RuntimeWarning)] == []
@@ -195,9 +195,9 @@ def test_what_goes_wrong_with_a_late_reply_costs_its_connection(tmp_path):
     async def scenario(both, node):
         (connection,) = both.listeners[0].connections
         connection._stream.set_tap(Tap())
-        both.direct.send(WRITE, write_arguments(node, 0, b"shown"))
+        both.native.send(WRITE, write_arguments(node, 0, b"shown"))
         with pytest.raises(asyncio.IncompleteReadError):
-            await both.direct.reply()
+            await both.native.reply()
         assert not waiting(both)
         assert connection.calls == 0
         assert not node.inode.serial.busy

@@ -25,10 +25,10 @@ async def written_in_a_row(both, node, tmp_path, pieces):
     """The replies to WRITEs of (offset, data), all of which wait behind one to the file's beginning."""
     async with stalled(both.service, both.root, tmp_path):
         for number, (offset, data) in enumerate([(0, b"early"), *pieces]):
-            both.direct.send(WRITE, write_arguments(node, offset, data), xid=number)
+            both.native.send(WRITE, write_arguments(node, offset, data), xid=number)
             await until(lambda count=number + 1: waiting(both) == count)
     replies = {
-        int.from_bytes(reply[:4], "big"): reply for reply in [await both.direct.reply() for _ in range(len(pieces) + 1)]
+        int.from_bytes(reply[:4], "big"): reply for reply in [await both.native.reply() for _ in range(len(pieces) + 1)]
     }
     return [replies[number] for number in range(1, len(pieces) + 1)]
 

@@ -32,8 +32,8 @@ CHOSEN = (
     "not invalidat and not any_size_in_any_place and not discarded_messages_use_up"
     " and not (test_a_long_call_and_a_long_reply and two) and not (test_only_what_is_too_large and two)"
 )
-DIRECT = ("test_rdma_native.py", "test_rdma_native_reads.py")
-DIRECT_CHOSEN = "(random or credits or drains or little_memory or stable or retransmitted) and not disk"
+NATIVE = ("test_rdma_native.py", "test_rdma_native_reads.py")
+NATIVE_CHOSEN = "(random or credits or drains or little_memory or stable or retransmitted) and not disk"
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def guest() -> Iterator[Guest]:
 
 
 @pytest.mark.parametrize("kind", sorted(DEVICES))
-@pytest.mark.parametrize(("modules", "chosen"), [(MODULES, CHOSEN), (DIRECT, DIRECT_CHOSEN)], ids=["calls", "direct"])
+@pytest.mark.parametrize(("modules", "chosen"), [(MODULES, CHOSEN), (NATIVE, NATIVE_CHOSEN)], ids=["calls", "native"])
 def test_calls_and_replies_of_every_form_over_a_device(
     guest: Guest, kind: str, modules: tuple[str, ...], chosen: str
 ) -> None:
