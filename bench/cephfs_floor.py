@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib
 import itertools
 import json
+import os
 import random
 import resource
 import subprocess
@@ -29,7 +30,7 @@ SIZES: Final = {"read-4k-32": 4096, "write-4k-32": 4096, "read-1m-4": 1 << 20, "
 def measured(conf: Path, root: str, call: str, seconds: float) -> dict[str, float]:
     """Figures of such a process."""
     command = [sys.executable, "-m", "bench.cephfs_floor", str(conf), root, call, str(seconds)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
@@ -49,7 +50,7 @@ def steps(client: Any, call: str) -> Iterator[Callable[[], object]]:
             else:
                 yield partial(client.write, opened, place, source)
     for number in itertools.count():
-        name = b"floor %04d" % (number % 1024)
+        name = b"floor %d %d" % (os.getpid(), number % 1024)  # the process before may have left one
         yield partial(client.make, None, directory, name, 0o100644, None, (0, 0))
         yield partial(client.lookup, None, directory, name)
         yield partial(client.remove, None, directory, name, False)
