@@ -92,6 +92,8 @@ class Ours(RdmaNfsd):
 class Theirs(Ganesha):
     """Ganesha with FSAL_CEPH."""
 
+    fsal = "ceph"
+
     def __init__(self, directory: Path, conf: Path) -> None:
         self.conf = conf
         super().__init__(directory)

@@ -54,6 +54,8 @@ class Ganesha(LocalServer):
     name = "ganesha"
     root: ClassVar[Path | None] = None
     """The Debian that it is in; None: this one."""
+    fsal: ClassVar[str] = "vfs"
+    """What it serves from: a module of its own, which Debian has in a package of its own."""
 
     def __init__(self, directory: Path, realm: Path | None = None) -> None:
         """``realm``: a directory with the files ``keytab`` and ``krb5.conf``, for Kerberos."""
@@ -62,6 +64,9 @@ class Ganesha(LocalServer):
         missing = [program for program in programs if shutil.which(program) is None]
         if missing:
             raise SystemExit(f"no {' and no '.join(missing)} here: apt-get install {' '.join(PACKAGES)} rpcbind")
+        if not self.root and not list(Path("/usr/lib").glob(f"*/ganesha/libfsal{self.fsal}.so")):
+            # It would start all the same, and refuse the mount.
+            raise SystemExit(f"no {self.fsal.upper()} for Ganesha here: apt-get install nfs-ganesha-{self.fsal}")
         self.rpcbind: subprocess.Popen[bytes] | None = None
         if not listens(RPCBIND):
             self.rpcbind = subprocess.Popen(["rpcbind", "-f"], stderr=subprocess.DEVNULL)
