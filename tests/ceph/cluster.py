@@ -76,6 +76,9 @@ _CAPS: Final = {
     "mds.a": {"mon": "allow profile mds", "mgr": "allow profile mds", "osd": "allow *", "mds": "allow *"},
 }
 
+RESTARTS = {signal.SIGUSR1: "osd", signal.SIGUSR2: "mds"}
+"""What a signal to this program restarts."""
+
 
 def missing() -> list[str]:
     """The programs that a cluster takes and this machine has not."""
@@ -219,16 +222,21 @@ class Cluster:
 
 
 def main() -> None:
-    """Run one until a signal comes."""
+    """Run one until a signal comes. Some restart a part of it, as if it had been killed."""
     if len(sys.argv) not in (2, 3) or missing():
         lacking = ", ".join(missing()) or "nothing"
         sys.exit(f"usage: python -m tests.ceph.cluster DIRECTORY [ADDRESS]; missing here: {lacking}")
     cluster = Cluster(Path(sys.argv[1]), *sys.argv[2:])
+    signal.pthread_sigmask(signal.SIG_BLOCK, RESTARTS)
     try:
         began = time.monotonic()
         cluster.start()
         print(f"up after {time.monotonic() - began:.0f} s: {cluster.conf}", flush=True)
-        signal.sigwait({signal.SIGINT, signal.SIGTERM})
+        while (number := signal.sigwait({signal.SIGINT, signal.SIGTERM, *RESTARTS})) in RESTARTS:
+            kind = RESTARTS[number]
+            cluster.kill(kind)
+            {"osd": cluster.start_osd, "mds": cluster.start_mds}[kind]()
+            print(f"{kind} restarted", flush=True)
     finally:
         cluster.stop()
 

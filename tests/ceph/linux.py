@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from tests.ceph.elsewhere import RECORDS, ceph
+from tests.ceph.elsewhere import RECORDS, Ceph, ceph
 from tests.vm.guest import Guest
 from tests.vm.mounts import load_siw, rdma_options
 from tests.vm.network import Namespace
@@ -76,6 +76,7 @@ class Site:
     """The first one's other host. It does not run."""
     shared: Path
     """A directory that the guest ``one`` has, too."""
+    cluster: Ceph
 
     def mount(self, version: str) -> str:
         """Mount in both guests, unless it is already; the mount point."""
@@ -99,7 +100,7 @@ def site(directory: Path) -> Iterator[Site]:
             subprocess.run(words, check=True, capture_output=True)
         cluster, shared = directory / "cluster", directory / "shared"
         shared.mkdir()
-        stack.enter_context(ceph(network.enter, cluster, network.server_address))
+        store = stack.enter_context(ceph(network.enter, cluster, network.server_address))
         hosts = [("first", "files1"), ("second", "files2"), ("spare", "files1")]
         made = [Gateway(directory / host, network, name, cluster / "ceph.conf") for host, name in hosts]
         for gateway in made[:2]:
@@ -112,7 +113,7 @@ def site(directory: Path) -> Iterator[Site]:
         for guest in guests:
             load_siw(guest)
             guest.run("rpcbind -w 2>/dev/null || rpcbind; rpc.statd --no-notify")
-        yield Site(guests[0], guests[1], made[0], made[1], made[2], shared)
+        yield Site(guests[0], guests[1], made[0], made[1], made[2], shared, store)
 
 
 def why_not() -> str:

@@ -42,9 +42,9 @@ def test_one_gateway_goes_on_with_both_names(tmp_path):
 
     with contextlib.ExitStack() as stack:
         network, one, two = stack.enter_context(two_hosts(tmp_path, files))
-        told = stack.enter_context(ceph(["ip", "netns", "exec", network.clients], cluster, CLIENTS))
+        store = stack.enter_context(ceph(["ip", "netns", "exec", network.clients], cluster, CLIENTS))
         caps = [word for pair in CAPS.items() for word in pair]
-        told("auth", "get-or-create", "client.files", *caps, "-o", str(cluster / "keyrings" / "client.files"))
+        store.command("auth", "get-or-create", "client.files", *caps, "-o", str(cluster / "keyrings" / "client.files"))
         one.start()
         two.start()
         wait_for(lambda: two.serves("files2"), lambda: one.said + two.said)

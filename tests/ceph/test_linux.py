@@ -77,6 +77,29 @@ def test_locks_exclude_clients_of_the_other_gateway(place: Site, here: str, ther
     holder.quit()
 
 
+def test_the_store_is_restarted_under_load(place: Site) -> None:
+    """Its metadata server and its OSD are killed, and started again. Every version's client goes on, and reads what it
+    has written; the other gateway's reads the same."""
+    paths = [f"{place.mount(version)}/restarts-{version}" for version in VERSIONS]
+    place.one.run(f"mkdir {' '.join(paths)}")
+    jobs = " ".join(f"--name=v{number} --directory={path}" for number, path in enumerate(paths))
+    load = place.one.start(LOAD.format(jobs=jobs), 900, "fio with verification")
+    for kind in ("mds", "osd"):
+        time.sleep(8)
+        assert not load.done()
+        began = time.monotonic()
+        place.cluster.restart(kind)
+        print(f"{kind} serves again after {time.monotonic() - began:.1f} s")
+    load.wait()
+    line = f"cat {' '.join(f'{path}/*' for path in paths)} | sha256sum"
+    place.one.run("sync; echo 3 >/proc/sys/vm/drop_caches")
+    assert place.one.run(line, timeout=300).output == place.two.run(line, timeout=300).output
+    for guest in (place.one, place.two):
+        assert complaints(guest, allow="not responding|server .* OK") == []
+    place.first.assert_running()
+    place.second.assert_running()
+
+
 def test_a_killed_gateway_is_taken_over_under_load(place: Site) -> None:
     """In every version a client writes, keeps a lock and verifies what it reads; the other gateway's client would take
     the lock all the while. The gateway's other host goes on."""
