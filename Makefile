@@ -36,6 +36,8 @@ STAMPS := $(VENV)/stamps
 BUILDING := build/in-progress
 # Test files that run at a time, where no guest takes the processors: half of their time is spent waiting.
 WORKERS ?= 4
+# What fails beside others runs once more by itself.
+TWICE = tests/twice.sh $(BIN)/python
 # Tests start the server a thousand times. Without compiled modules each start takes half as long again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -115,8 +117,8 @@ tools:
 	@tests/vm/host-packages.sh browser
 
 test: tools develop lab lint
-	$(BIN)/python -m pytest -v -n $(WORKERS) --dist loadfile --durations=25 -m "not guest and not ceph and not container and not long"
-	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 \
+	$(TWICE) -v -n $(WORKERS) --dist loadfile --durations=25 -m "not guest and not ceph and not container and not long"
+	$(TWICE) -vv -n 2 --dist loadfile --durations=15 \
 		-m "guest and not ceph and not devices and not faults and not matrix and not long"
 	@[ "$(GUEST)" = newest ] || $(MAKE) -s test-some-newest
 	@echo "not run: what takes minutes by itself, and RDMA devices in a guest; that is make test-long and make test-devices"
@@ -138,7 +140,7 @@ test-container: develop
 	$(BIN)/python -m pytest -v -s -m container tests/containers
 
 test-fast: tools develop
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile -m "not guest and not package and not ceph and not container"
+	$(TWICE) -n $(WORKERS) --dist loadfile -m "not guest and not package and not ceph and not container"
 
 test-guest: tools develop lab
 	$(BIN)/python -m pytest -vv -n 2 --dist loadfile --durations=15 -m "guest and not ceph and not devices and not faults and not matrix"
