@@ -78,7 +78,7 @@ $(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
 # Build the extensions whose sources have changed, with the environment's own Cython and without network. If $(BUILDING) is
 # still there, an earlier build was interrupted, and the files that it wrote may be incomplete.
 $(STAMPS)/extensions: $(STAMPS)/package $(SOURCES)
-	@$(SAY) "building the extensions (less than a minute on two processors)"
+	@$(SAY) "building the extensions (one to three minutes on two processors)"
 	@[ ! -e $(BUILDING) ] || find nfsd rpcrdma bench build \( -name '*.c' -o -name '*.o' -o -name '*.so' \) \
 		-newer $(BUILDING) -delete 2>/dev/null || :
 	@mkdir -p build && touch $(BUILDING)
