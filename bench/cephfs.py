@@ -2,15 +2,14 @@
 
 The cluster is that of the tests, which only a clone has: one node, with its OSD on a file. Both servers have Ceph's
 client library in their process, so their CPU is counted with what that takes. :mod:`bench.cephfs_floor` says how much
-that is by itself. Each has a directory of its own, so that they do not take each other's capabilities. Imports
-:mod:`bench.ganesha`.
+that is by itself, and with a socket that takes the data. Each has a directory of its own, so that they do not take each
+other's capabilities. Imports :mod:`bench.ganesha`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import importlib
-import socket
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,15 +17,18 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.calls import DATA, FILE_SIZE, Files
-from bench.cephfs_floor import measured
+from bench.cephfs_floor import FLOORS, SIZES, measured
 from bench.ganesha import Ganesha
-from bench.generator import Generator
 from bench.running import Impossible
-from bench.scenarios import BY_NAME, PATIENCE, prepare
+from bench.scenarios import BY_NAME, prepare
 from bench.servers import LocalServer, RdmaNfsd
 from bench.study import Row, Study, Terms, by, cost, markdown, medians, progress
 
 CALLS: Final = ("read-4k-32", "write-4k-32", "read-1m-4", "write-1m-4", "create-stat-unlink")
+CROWD: Final = 8
+"""Connections, for calls that may run on several: those that change names would change the same."""
+ASKED: Final = [(call, count) for call in CALLS for count in ((1, CROWD) if call in SIZES else (1,))]
+"""Calls, and on how many connections."""
 PART: Final = 0.6
 """Of Ganesha's CPU, what a call is to take at most."""
 _ROOTS: Final = {"rdma-nfsd": "/ours", "ganesha": "/theirs", "library": "/alone"}
@@ -126,38 +128,43 @@ class CephStudy(Study):
             fill(conf, _ROOTS["library"], FILE_SIZE)
             for number in range(terms.rounds):
                 rows: list[Row] = []
-                for call in CALLS:
+                for call, connections in ASKED:
+                    asked = {"call": call, "connections": connections}
                     for server, files in servers if number % 2 == 0 else reversed(servers):
-                        progress(f"cephfs, round {number + 1}: {call}, {server.name}")
-                        rows.append({"server": server.name, "call": call} | of(server, files, call, terms.seconds))
-                    progress(f"cephfs, round {number + 1}: {call}, the library by itself")
-                    alone = measured(conf, _ROOTS["library"], call, terms.seconds)
-                    rows.append({"server": "library", "call": call} | alone)
+                        progress(f"cephfs, round {number + 1}: {call} on {connections}, {server.name}")
+                        with BY_NAME[call].load(server, files, "tcp", connections) as load:
+                            found = cost(server, load, terms.seconds, events=False)
+                        rows.append({"server": server.name} | asked | found)
+                    for name in (FLOORS if call in SIZES else FLOORS[:1]) if connections == 1 else ():
+                        progress(f"cephfs, round {number + 1}: {call}, {name}")
+                        alone = measured(conf, _ROOTS["library"], call, name, terms.seconds)
+                        rows.append({"server": name} | asked | alone)
                 rounds.append(rows)
-        return medians(rounds, ("server", "call"))
+        return medians(rounds, ("server", "call", "connections"))
 
     def table(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> list[str]:
         """A row for each call, and the part that ours takes."""
-        heads, lines = ["call", "rdma-nfsd, CPU µs", "calls/s"], []
-        both = any(row["server"] == Theirs.name for row in rows)
-        heads += ["ganesha, CPU µs", "calls/s"] if both else []
-        heads += ["the library, CPU µs", "calls/s"] + ([f"part (goal ≤ {PART})"] if both else [])
-        for (call,), same in by(rows, "call").items():
+        names = [name for name in (Ours.name, Theirs.name, *FLOORS) if any(row["server"] == name for row in rows)]
+        heads, lines = ["call", "connections", *(f"{name}, CPU µs (calls/s)" for name in names)], []
+        both = Theirs.name in names
+        heads += [f"part of Ganesha's (goal ≤ {PART})"] if both else []
+        for (call, connections), same in by(rows, "call", "connections").items():
             found = {row["server"]: row for row in same}
-            cells = [call]
-            for name in _ROOTS:
-                cells += [f"{found[name]['cpu_us']:.1f}", f"{found[name]['calls_per_s']:,.0f}"] if name in found else []
+            cells = [call, str(connections)]
+            for name in names:
+                row = found.get(name)
+                cells.append(f"{row['cpu_us']:.1f} ({row['calls_per_s']:,.0f})" if row else "")
             cells += [f"{found[Ours.name]['cpu_us'] / found[Theirs.name]['cpu_us']:.2f}"] if both else []
             lines.append(cells)
         return markdown(heads, lines)
 
     def watched(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> dict[str, float]:
         """Beside Ganesha, since a cluster on this machine takes from both alike."""
-        cpu = {(row["server"], row["call"]): row["cpu_us"] for row in rows}
+        cpu = {(row["server"], row["call"], row["connections"]): row["cpu_us"] for row in rows}
         return {
-            f"{call} over CephFS": used / cpu[Theirs.name, call]
-            for (server, call), used in cpu.items()
-            if server == Ours.name and (Theirs.name, call) in cpu
+            f"{call} over CephFS, {connections} connections": used / cpu[Theirs.name, call, connections]
+            for (server, call, connections), used in cpu.items()
+            if server == Ours.name and (Theirs.name, call, connections) in cpu
         }
 
 
@@ -166,15 +173,3 @@ def begin(kind: Kind, directory: Path, conf: Path, uid: int, ends: ExitStack) ->
     server = kind(directory / kind.name, conf)
     ends.callback(server.stop)
     return server, asyncio.run(prepare(server, uid))
-
-
-def of(server: LocalServer, files: Files, call: str, seconds: float) -> dict[str, float]:
-    """CPU microseconds per call, and calls per second."""
-    scenario = BY_NAME[call]
-    made = scenario.calls(files, scenario.size)
-    with server.connect("tcp") as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
-        calls, options = (made, {}) if isinstance(made, list) else (made.calls, made.options)
-        load = Generator(sock.fileno(), calls, scenario.outstanding, **options)
-        found = cost(server, load, seconds, events=False)
-    return {name: found[name] for name in ("cpu_us", "calls_per_s")}

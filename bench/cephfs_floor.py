@@ -1,7 +1,8 @@
 """What Ceph's client library takes by itself: what a call to a gateway comes to, in a loop, on one thread of a process
-that does nothing else. The library's threads count.
+that does nothing else. The library's threads count. And what it takes together with a TCP socket, into which the data
+of a READ go and out of which those of a WRITE come: a gateway does both for each call.
 
-    python -m bench.cephfs_floor CONF ROOT CALL SECONDS
+    python -m bench.cephfs_floor CONF ROOT CALL FLOOR SECONDS
 
 prints CPU microseconds for each call, and calls per second. Imports the extension over the library.
 """
@@ -14,10 +15,12 @@ import json
 import os
 import random
 import resource
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -27,15 +30,48 @@ from bench.calls import DATA, FILE_SIZE
 SIZES: Final = {"read-4k-32": 4096, "write-4k-32": 4096, "read-1m-4": 1 << 20, "write-1m-4": 1 << 20}
 
 
-def measured(conf: Path, root: str, call: str, seconds: float) -> dict[str, float]:
+ALONE: Final = "library alone"
+SOCKET: Final = "library and a socket"
+FLOORS: Final = (ALONE, SOCKET)
+
+
+def measured(conf: Path, root: str, call: str, floor: str, seconds: float) -> dict[str, float]:
     """Figures of such a process."""
-    command = [sys.executable, "-m", "bench.cephfs_floor", str(conf), root, call, str(seconds)]
+    command = [sys.executable, "-m", "bench.cephfs_floor", str(conf), root, call, floor, str(seconds)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
 
-def steps(client: Any, call: str) -> Iterator[Callable[[], object]]:
+@contextmanager
+def peer(call: str, size: int) -> Iterator[socket.socket]:
+    """A TCP connection to a process that takes what comes, or sends without end."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        child = os.fork()
+        if child == 0:
+            with suppress(OSError), listener.accept()[0] as other:
+                room = bytearray(size)
+                while other.recv_into(room) if call.startswith("read") else other.send(room):
+                    pass
+            os._exit(0)
+        try:
+            with socket.create_connection(listener.getsockname()) as ours:
+                yield ours
+        finally:
+            os.waitpid(child, 0)
+
+
+def through(call: str, step: Callable[[], object], data: memoryview, sock: socket.socket) -> None:
+    """A call, with its data on their way from or to the socket."""
+    if call.startswith("read"):
+        step()
+        sock.sendall(data)
+    else:
+        sock.recv_into(data, 0, socket.MSG_WAITALL)
+        step()
+
+
+def steps(client: Any, call: str, sock: socket.socket | None) -> Iterator[Callable[[], object]]:
     """Calls, each as a function."""
     directory = client.root()[0]
     if call in SIZES:
@@ -43,12 +79,11 @@ def steps(client: Any, call: str) -> Iterator[Callable[[], object]]:
         file = client.lookup(None, directory, b"data")[0]
         opened = client.open(None, file, 3)
         places = [random.randrange(FILE_SIZE // size) * size for _ in range(1024)]
-        sink, source = memoryview(bytearray(size)), memoryview(DATA)[:size]
+        data = memoryview(bytearray(DATA[:size]))
+        make = client.read if call.startswith("read") else client.write
         for place in itertools.cycle(places):
-            if call.startswith("read"):
-                yield partial(client.read, opened, place, sink)
-            else:
-                yield partial(client.write, opened, place, source)
+            step = partial(make, opened, place, data)
+            yield step if sock is None else partial(through, call, step, data, sock)
     for number in itertools.count():
         name = b"floor %d %d" % (os.getpid(), number % 1024)  # the process before may have left one
         yield partial(client.make, None, directory, name, 0o100644, None, (0, 0))
@@ -57,14 +92,22 @@ def steps(client: Any, call: str) -> Iterator[Callable[[], object]]:
 
 
 def main() -> None:
-    """Measure."""
-    conf, root, call, seconds = sys.argv[1:]
+    """Measure what the command line says."""
+    conf, root, call, floor, seconds = sys.argv[1:]
+    with ExitStack() as ends:
+        # Before the library has threads, since this forks.
+        sock = ends.enter_context(peer(call, SIZES[call])) if floor == SOCKET and call in SIZES else None
+        run(conf, root, call, float(seconds), sock)
+
+
+def run(conf: str, root: str, call: str, seconds: float, sock: socket.socket | None) -> None:
+    """Print the figures."""
     mounting = importlib.import_module("nfsd.backends.cephfs.mounting")
     client = mounting.mounted(mounting.Settings(config=conf, root=root))
     try:
         count, begun, used = 0, 0.0, 0.0
         end = time.monotonic() + 0.3  # to get going
-        for step in steps(client, call):
+        for step in steps(client, call, sock):
             step()
             count += 1
             now = time.monotonic()
@@ -75,7 +118,7 @@ def main() -> None:
                 used = usage.ru_utime + usage.ru_stime - used
                 print(json.dumps({"cpu_us": used / count * 1e6, "calls_per_s": count / (now - begun)}))
                 return
-            count, begun, used, end = 0, now, usage.ru_utime + usage.ru_stime, now + float(seconds)
+            count, begun, used, end = 0, now, usage.ru_utime + usage.ru_stime, now + seconds
     finally:
         client.end()
 
