@@ -13,7 +13,7 @@ import pytest
 
 from tests.vm.build import REPO
 from tests.vm.guest import Guest
-from tests.vm.marks import V4
+from tests.vm.marks import ANY_V4
 from tests.vm.mounts import complaints, load_siw, mount, rdma_options, rdma_transports, umount
 from tests.vm.network import Namespace, Network
 from tests.vm.server import Server
@@ -62,7 +62,7 @@ def guest(network: Network, main_server: Server) -> Iterator[Guest]:
     main_server.assert_running()
 
 
-@pytest.mark.parametrize("version", V4)
+@pytest.mark.parametrize("version", ANY_V4)
 def test_nfs4_acls_with_the_usual_tools(guest: Guest, main_server: Server, version: str) -> None:
     mount(guest, main_server, version)
     work, here = f"{POINT}/acl-{version}", main_server.export / f"acl-{version}"
@@ -153,7 +153,7 @@ def test_owners_by_name(guest: Guest, main_server: Server, version: str) -> None
     umount(guest)
 
 
-@pytest.mark.parametrize("version", ["3", *V4])
+@pytest.mark.parametrize("version", ["3", *ANY_V4])
 def test_df_shows_the_servers_space(guest: Guest, main_server: Server, version: str) -> None:
     mount(guest, main_server, version)
     told = guest.run(f"stat -f -c '%S %b %f %a %c %d' {POINT}").output.split()
@@ -169,7 +169,7 @@ def test_df_shows_the_servers_space(guest: Guest, main_server: Server, version: 
     umount(guest)
 
 
-@pytest.mark.parametrize("version", V4)
+@pytest.mark.parametrize("version", ANY_V4)
 def test_a_referral_is_followed(guest: Guest, main_server: Server, elsewhere: Server, version: str) -> None:
     guest.run(
         f"mkdir -p {POINT} && mount -t nfs -o {rdma_options(version)} {main_server.address}:/ {POINT}", timeout=90
@@ -185,6 +185,7 @@ def test_a_referral_is_followed(guest: Guest, main_server: Server, elsewhere: Se
     guest.run(f"umount {POINT}/away && umount {POINT}", timeout=60)
 
 
+@pytest.mark.long
 def test_quotas_and_case_of_file_systems_of_a_stock_kernel(guest: Guest) -> None:
     guest.run("modprobe loop; modprobe quota_v2; modprobe ext4")
     guest.run(f"PYTHONPATH={REPO} {sys.executable} {REPO}/tests/vm/inside/file_systems.py /tmp/made", timeout=300)

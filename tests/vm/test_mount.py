@@ -61,7 +61,9 @@ def test_archive_unpacked_and_program_built(client: Client) -> None:
     work.program_built(client)
 
 
-@pytest.mark.parametrize("direct", [1, 0], ids=["direct", "buffered"])
+@pytest.mark.parametrize(
+    "direct", [pytest.param(1, id="direct", marks=pytest.mark.long), pytest.param(0, id="buffered")]
+)
 def test_fio_verifies(client: Client, direct: int) -> None:
     work.fio_verified(client, direct)
 

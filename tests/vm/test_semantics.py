@@ -12,7 +12,7 @@ from tests.vm.build import HERE
 from tests.vm.file_shell import FileShell
 from tests.vm.guest import Guest
 from tests.vm.kernel_server import KernelServer
-from tests.vm.marks import V4
+from tests.vm.marks import ANY_V4
 from tests.vm.mounts import complaints, mount
 from tests.vm.network import Network
 from tests.vm.pair import Pair, eventually, two_guests
@@ -42,7 +42,7 @@ def operations(guest: Guest, point: str) -> dict[str, int]:
     }
 
 
-@pytest.mark.parametrize("version", V4)
+@pytest.mark.parametrize("version", ANY_V4)
 def test_files_that_go_while_they_are_open(pair: Pair, shells: list[FileShell], version: str) -> None:
     assert isinstance(pair.server, Server)
     work = f"{pair.mount(version)}/gone-{version}"
@@ -99,7 +99,7 @@ def test_files_that_go_while_they_are_open(pair: Pair, shells: list[FileShell], 
     assert "No such file" in pair.one.run(f"cat {work}/file 2>&1", check=False).output
 
 
-@pytest.mark.parametrize("version", V4)
+@pytest.mark.parametrize("version", ANY_V4)
 def test_close_to_open(pair: Pair, shells: list[FileShell], version: str) -> None:
     path = f"{pair.mount(version)}/close-to-open-{version}"
     one, two = shells
@@ -113,7 +113,7 @@ def test_close_to_open(pair: Pair, shells: list[FileShell], version: str) -> Non
             reader.must("close f")
 
 
-@pytest.mark.parametrize("version", V4)
+@pytest.mark.parametrize("version", ANY_V4)
 def test_races_have_one_winner(pair: Pair, version: str) -> None:
     assert isinstance(pair.server, Server)
     work = f"{pair.mount(version)}/races-{version}"
@@ -132,7 +132,7 @@ def test_races_have_one_winner(pair: Pair, version: str) -> None:
     assert len(lines) == 80
 
 
-@pytest.mark.parametrize("version", V4)
+@pytest.mark.parametrize("version", ANY_V4)
 def test_large_directories(pair: Pair, version: str) -> None:
     """20,000 names, listed while another client creates and unlinks others there."""
     assert isinstance(pair.server, Server)
