@@ -80,8 +80,13 @@ class Story:
     @classmethod
     def read(cls, file: BinaryIO, server: str) -> Story:
         """The story that a capture tells. Raises FormatError."""
+        return cls.of(passed(file, server))
+
+    @classmethod
+    def of(cls, passing: Iterable[tuple[bool, Exchange]]) -> Story:
+        """The story of calls, each when it passed and, with True, again when its answer did."""
         self = cls()
-        for answered, exchange in passed(file, server):
+        for answered, exchange in passing:
             if exchange.callback:
                 if not answered:
                     self._callback(exchange)
