@@ -76,6 +76,10 @@ class RecordStream:
         what was read before is looked at. Raises RecordError, OSError; that not if there are records (``severed``)."""
     def queue(self, reply: RpcReply) -> None:
         """Add a reply to what is to be sent; it is released when it has left or the stream is closed."""
+    def settle(self) -> bool:
+        """Behind a :meth:`receive` that has returned nothing: send, if there is nothing else to see to. Returns whether
+        everything has left, and all that is to be done is to receive again: soon if ``unfinished``, else when there is
+        something to read. If not: :meth:`flush`. Raises OSError when the connection is broken."""
     def flush(self, everything: bool = False) -> bool:
         """Send as much as the socket takes and the turn allows that began with :meth:`receive`, or begins here; or
         ``everything`` that the socket takes. Returns whether all has left. Raises OSError when the connection is broken.

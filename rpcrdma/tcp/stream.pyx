@@ -63,8 +63,8 @@ cdef enum:
     LARGEST_LEASE = 4 << 20
     SEND_EARLY = 262144       # octets of replies that are sent before the wake-up's last call is answered
     ANSWERED_CALLS = 256      # answered per wake-up; then other connections have their turn
-    ANSWERED_TIME = 100000    # nanoseconds of answering, after which they have it, too
-    SHARED_TIME = 30000       # the same while there are others
+    ANSWERED_TIME = 400000    # nanoseconds of answering, after which they have it, too
+    SHARED_TIME = 45000       # the same while there are others
     ANSWERED_OCTETS = 4 << 20 # of their replies, likewise
     MOST_SENT = 4 << 20       # in one turn, while there are no others
 
@@ -314,6 +314,13 @@ cdef class RecordStream(Reading):
         cdef bint all_sent = self.outgoing.flush(self.fd, self.may_send)
         self.may_send -= min(self.may_send, <size_t>(self.outgoing.sent - before))
         return all_sent
+
+    def settle(self):
+        """Send, behind :meth:`receive`, if nothing else can have to be looked at."""
+        if self.eof or self.severed or self.slowed or self.starved or not self.send():
+            return False  # the turn is not over: :meth:`flush` goes on with what it may send
+        self.begun = False
+        return True
 
     def flush(self, bint everything=False):
         """Send as much as the socket takes and a turn allows. Returns whether all has left."""

@@ -40,7 +40,7 @@ def watch(both):
         return stream.received_octets, stream.sent_octets
 
     class Watched:
-        """The record stream; a turn ends with flush()."""
+        """The record stream; a turn ends with flush(), or with settle() where that is enough."""
 
         def __init__(self):
             self.before = octets()
@@ -52,13 +52,19 @@ def watch(both):
             try:
                 return stream.flush(everything)
             finally:
-                now = octets()
-                moved.append(
-                    SimpleNamespace(
-                        received=now[0] - self.before[0], sent=now[1] - self.before[1], queued=stream.queued
-                    )
-                )
-                self.before = now
+                self.ended()
+
+        def settle(self):
+            if settled := stream.settle():
+                self.ended()
+            return settled
+
+        def ended(self):
+            now = octets()
+            moved.append(
+                SimpleNamespace(received=now[0] - self.before[0], sent=now[1] - self.before[1], queued=stream.queued)
+            )
+            self.before = now
 
     connection._stream = Watched()
     return moved
