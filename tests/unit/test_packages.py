@@ -61,6 +61,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.package
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_the_source_distribution_has_all_sources_and_the_wheel_every_extension(built: Path) -> None:
     with tarfile.open(next(built.glob("*.tar.gz"))) as archive:
@@ -86,6 +87,7 @@ def test_the_source_distribution_has_all_sources_and_the_wheel_every_extension(b
 
 
 @pytest.mark.package
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_what_is_built_installs_in_an_empty_environment_and_serves(built: Path, tmp_path: Path) -> None:
     program = install(next(built.glob("*.whl")), tmp_path)
