@@ -169,7 +169,7 @@ cdef class NativeResponder(NativeOwner):
         try:
             try:
                 for message in messages:
-                    lease = message[0]
+                    lease = (<tuple?>message)[0]
                     taken += 1
                     if (self.late is not None or self.over()) and self.begins_call(lease, message[1]):
                         self.late = self.late or []
@@ -194,7 +194,7 @@ cdef class NativeResponder(NativeOwner):
     cdef object left(self, object message, Lease lease):
         """A message that is the responder's, with what holds it."""
         holder = self.native.passed_on(None, lease)
-        return message if holder is lease else message._replace(lease=holder)
+        return message if holder is lease else (holder, *message[1:])
 
     cdef bint answer(self, Lease message, size_t size) except -1:
         """Answer one message, or leave it alone."""

@@ -138,6 +138,12 @@ class Responder(Answers):
         return False
 
     @property
+    def at_rest(self) -> bool:
+        """Whether it wants nothing posted, executed or ended."""
+        wanted = self.calls or self.receives or self.reads or self.chains
+        return not wanted and not self.draining and self.failure is None
+
+    @property
     def awaits_memory(self) -> bool:
         """Whether calls wait for memory to fetch their Read chunks to: who comes now comes after them."""
         return bool(self._to_read)
@@ -167,23 +173,24 @@ class Responder(Answers):
                 self._take(message)
         except BaseException:
             # The connection ends of it: what nobody has looked at goes with it.
-            for message in messages[taken:]:
-                message.lease.release()
+            for lease, _, _ in messages[taken:]:
+                lease.release()
             raise
         self._advance()
 
     def _take(self, message: Received) -> None:
+        lease, length, _ = message
         if self.closed:
-            message.lease.release()
+            lease.release()
             return
-        view = message.lease.view[: message.length]
+        view = lease.view[:length]
         try:
             header = self._classify(view)
         except BaseException:
-            message.lease.release()
+            lease.release()
             raise
-        if header is None or not self._begin(header, view, message.lease):
-            message.lease.release()
+        if header is None or not self._begin(header, view, lease):
+            lease.release()
 
     def completed(self, token: object, ok: bool) -> None:
         """Take the completion of a chain, or of a call's Reads."""

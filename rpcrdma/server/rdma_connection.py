@@ -221,9 +221,11 @@ class RdmaConnection(Unsecured):
                 self.responder.received(messages)
         except Exception:
             self.crashed()
-        if not self._seat.called and self.responder.received_messages and self._dispatcher.admits(self):
+        responder = self.responder
+        if not self._seat.called and responder.received_messages and self._dispatcher.admits(self):
             self._seat.call_made()
-        self._run()
+        if not responder.at_rest or self._held_back:
+            self._run()
 
     def completed(self, token: object, ok: bool) -> None:
         """Take a completion."""

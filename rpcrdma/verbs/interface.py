@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeAlias
 
 from rpcrdma.memory import Lease, Pool
 
@@ -68,12 +68,9 @@ class Send(NamedTuple):
     invalidate: int | None = None
 
 
-class Received(NamedTuple):
-    """One received message: the first ``length`` octets of ``lease`` (which the handler now holds one count of)."""
-
-    lease: Lease
-    length: int
-    invalidated: int | None = None
+Received: TypeAlias = tuple[Lease, int, int | None]
+"""One received message: a lease, of which the handler now holds one count, how many octets at its beginning are the
+message, and the handle that came to be invalidated, if one did. There is one for each call, so it is a plain tuple."""
 
 
 class EndpointHandler(Protocol):

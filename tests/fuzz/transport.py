@@ -27,7 +27,6 @@ from rpcrdma.engine.responder import Responder
 from rpcrdma.memory import Pool
 from rpcrdma.peer.wire import ReplyHeader
 from rpcrdma.rpc import messages
-from rpcrdma.verbs.interface import Received
 from rpcrdma.wire import private_data
 from rpcrdma.wire.errors import decode_error
 from rpcrdma.wire.header import (
@@ -336,7 +335,7 @@ def check_responder(pool: Pool, inputs: list[bytes]) -> None:
         lease = posted.pop(0)
         lease.view[: len(message)] = message
         before = (responder.counters.discards, responder.counters.receives)
-        responder.received([Received(lease, len(message))])
+        responder.received([(lease, len(message), None)])
         drive()
         assert responder.failure is None
         assert responder.counters.receives == before[1] + 1

@@ -49,13 +49,13 @@ class Recorder:
     def received(self, messages: Sequence[Received]) -> None:
         assert not self.reasons
         self.batches.append(len(messages))
-        for message in messages:
-            self.messages.append(bytes(message.lease.view[: message.length]))
-            self.invalidated.append(message.invalidated)
+        for lease, length, invalidated in messages:
+            self.messages.append(bytes(lease.view[:length]))
+            self.invalidated.append(invalidated)
         if self.on_received is not None:
             self.on_received(messages)
-        for message in messages:
-            message.lease.release()
+        for lease, _, _ in messages:
+            lease.release()
         if self.repost and self.endpoint is not None:
             self.endpoint.post_receives(self.leases(len(messages)))
         self._changed.set()

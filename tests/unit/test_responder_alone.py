@@ -8,7 +8,6 @@ from rpcrdma.engine.backward import BackwardCall
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.responder import Responder
 from rpcrdma.memory import Pool
-from rpcrdma.verbs.interface import Received
 from rpcrdma.wire.private_data import Properties
 from rpcrdma.xdr.payload import Payload
 from tests.peer import ERROR, MSG, NULL, ReplyHeader, Segment, echo_arguments, header, rpc_call
@@ -53,7 +52,7 @@ class Harness:
         for message in messages:
             lease = self.posted.pop(0)
             lease.view[: len(message)] = message
-            batch.append(Received(lease, len(message)))
+            batch.append((lease, len(message), None))
         self.responder.received(batch)
         self.take_receives()
 
@@ -121,7 +120,7 @@ def test_receives_are_an_output_before_the_call_is_handed_up():
     lease = harness.posted.pop()
     message = null(1)
     lease.view[: len(message)] = message
-    harness.responder.received([Received(lease, len(message))])
+    harness.responder.received([(lease, len(message), None)])
     assert len(harness.responder.receives) == 1
     assert len(harness.responder.calls) == 1
 

@@ -352,8 +352,8 @@ def test_a_failing_owner_costs_its_connection_only(caplog: pytest.LogCaptureFixt
             assert client.endpoint is not None
 
             def fail(messages: Any) -> None:
-                for message in messages:
-                    message.lease.release()
+                for lease, _, _ in messages:
+                    lease.release()
                 raise ZeroDivisionError("owner's mistake")
 
             first_server.received = fail  # type: ignore[method-assign]

@@ -27,13 +27,12 @@ from rpcrdma.verbs.device.verbs_api cimport (
 
 from rpcrdma.log_limits import limited_logger
 from rpcrdma.verbs.device.errors import failure
-from rpcrdma.verbs.interface import Received, RemoteAccessError
+from rpcrdma.verbs.interface import RemoteAccessError
 
 NUDGE = object()
 """The token of a Read that is ours alone."""
 
 log = limited_logger("rpcrdma.verbs")
-new_tuple = tuple.__new__
 
 
 cdef class Reporter(Target):
@@ -66,7 +65,7 @@ cdef class Reporter(Target):
                     invalidated = completion.invalidated_rkey
                     self.registrations.pop(invalidated, None)
                 self.receives += 1
-                self.messages.append(new_tuple(Received, (lease, completion.byte_len, invalidated)))
+                self.messages.append((lease, completion.byte_len, invalidated))
             elif self.shared is not None:
                 self.shared.post([lease], False)
                 if completion.status != IBV_WC_SUCCESS:

@@ -222,7 +222,7 @@ class LoopbackEndpoint:
                 lease.release()
                 raise _access_error(send.invalidate)
             del self._registrations[send.invalidate]
-        self._arrived.append(Received(lease, end, send.invalidate))
+        self._arrived.append((lease, end, send.invalidate))
 
     def _report(self) -> None:
         """Hand completions and messages to the handler, in batches."""

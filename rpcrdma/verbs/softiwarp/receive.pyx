@@ -54,11 +54,7 @@ from rpcrdma.verbs.softiwarp.framing cimport (
 from rpcrdma.verbs.softiwarp.stags cimport Registration, StagTable
 from rpcrdma.verbs.softiwarp.transmit cimport Transmitter
 
-from rpcrdma.verbs.interface import Received
 from rpcrdma.verbs.softiwarp.terminate import describe, describe_received, refusal
-
-
-cdef object new_tuple = tuple.__new__
 
 
 cdef class Receiver:
@@ -347,7 +343,7 @@ cdef class Receiver:
             invalidated = stag
             self.counters.invalidations += 1
         self.counters.sends += 1
-        self.messages.append(new_tuple(Received, (self.current, self.placed, invalidated)))
+        self.messages.append((self.current, self.placed, invalidated))
         self.current = None
         return RECEIVE_MORE
 
