@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.calls import DATA, FILE_SIZE, Files
-from bench.cephfs_floor import FLOORS, SIZES, measured
+from bench.cephfs_floor import FLOORS, SIZES, floors, measured
 from bench.ganesha import Ganesha
 from bench.running import Impossible
 from bench.scenarios import BY_NAME, prepare
@@ -135,7 +135,7 @@ class CephStudy(Study):
                         with BY_NAME[call].load(server, files, "tcp", connections) as load:
                             found = cost(server, load, terms.seconds, events=False)
                         rows.append({"server": server.name} | asked | found)
-                    for name in (FLOORS if call in SIZES else FLOORS[:1]) if connections == 1 else ():
+                    for name in floors(call) if connections == 1 else ():
                         progress(f"cephfs, round {number + 1}: {call}, {name}")
                         alone = measured(conf, _ROOTS["library"], call, name, terms.seconds)
                         rows.append({"server": name} | asked | alone)

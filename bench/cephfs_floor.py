@@ -35,6 +35,11 @@ SOCKET: Final = "library and a socket"
 FLOORS: Final = (ALONE, SOCKET)
 
 
+def floors(call: str) -> tuple[str, ...]:
+    """Those of a call: only data go through a socket."""
+    return FLOORS if call in SIZES else (ALONE,)
+
+
 def measured(conf: Path, root: str, call: str, floor: str, seconds: float) -> dict[str, float]:
     """Figures of such a process."""
     command = [sys.executable, "-m", "bench.cephfs_floor", str(conf), root, call, floor, str(seconds)]
@@ -80,9 +85,9 @@ def steps(client: Any, call: str, sock: socket.socket | None) -> Iterator[Callab
         opened = client.open(None, file, 3)
         places = [random.randrange(FILE_SIZE // size) * size for _ in range(1024)]
         data = memoryview(bytearray(DATA[:size]))
-        make = client.read if call.startswith("read") else client.write
+        move = client.read if call.startswith("read") else client.write
         for place in itertools.cycle(places):
-            step = partial(make, opened, place, data)
+            step = partial(move, opened, place, data)
             yield step if sock is None else partial(through, call, step, data, sock)
     for number in itertools.count():
         name = b"floor %d %d" % (os.getpid(), number % 1024)  # the process before may have left one
@@ -96,7 +101,7 @@ def main() -> None:
     conf, root, call, floor, seconds = sys.argv[1:]
     with ExitStack() as ends:
         # Before the library has threads, since this forks.
-        sock = ends.enter_context(peer(call, SIZES[call])) if floor == SOCKET and call in SIZES else None
+        sock = ends.enter_context(peer(call, SIZES[call])) if floor == SOCKET else None
         run(conf, root, call, float(seconds), sock)
 
 
