@@ -23,7 +23,7 @@
 #   make demo       setup, build the guest, then show a mount over RDMA with fio running on it
 #   make fuzz TARGET=iwarp MINUTES=10  fuzz the code that takes octets from peers (docs/fuzzing.md); not part of make test
 #   make deb        a Debian package, in ./dist
-#   make lint       ruff, mypy, import-linter
+#   make lint       ruff, mypy, import-linter, and how long files and functions are
 #   make clean      remove everything that was built (.venv, .lab, extensions); not ./export and ./state
 #
 # Every step leaves a stamp. If nothing has changed, a step does nothing and uses no network.
@@ -239,6 +239,7 @@ lint: develop
 	$(BIN)/mypy
 	$(BIN)/mypy --strict tests/vm bench
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/unit/test_sizes.py
 
 clean:
 	rm -rf $(VENV) .lab .fuzz build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

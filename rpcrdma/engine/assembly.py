@@ -1,21 +1,31 @@
 """How the Read chunks of a call are laid out and fetched (RFC 8166 sections 3.4.5 and 3.5.3).
 
-Owns the checks of positions and lengths, made before any memory is leased; imports :mod:`rpcrdma.wire` and the
-vocabulary of :mod:`rpcrdma.verbs.interface`.
+Owns the checks of positions and lengths, made before any memory is leased, and the one of what is a call; imports
+:mod:`rpcrdma.wire` and the vocabulary of :mod:`rpcrdma.verbs.interface`.
 """
 
 from __future__ import annotations
 
+import struct
+
 from rpcrdma.engine.config import LARGEST_LEASE
 from rpcrdma.verbs.interface import RdmaRead
 from rpcrdma.wire.chunks import ReadSegment, Segment
-from rpcrdma.wire.header import RDMA_NOMSG, Header
+from rpcrdma.wire.header import CALL, RDMA_NOMSG, Header
 
 SMALLEST_RPC = 8
 """xid and msg_type: what the transport itself looks at."""
 
+_XID_AND_TYPE = struct.Struct(">II")
+"""The first words of an RPC message (RFC 5531 section 9)."""
+
 ALIGNMENT = 64
 """Where each chunk starts in the sink: on a cache line of its own."""
+
+
+def is_call(header: Header, data: memoryview) -> bool:
+    """Whether the payload stream ``data`` starts as a call with the header's XID (RFC 8166 section 4.2.1)."""
+    return len(data) >= SMALLEST_RPC and _XID_AND_TYPE.unpack_from(data) == (header.xid, CALL)
 
 
 class BadReadList(Exception):

@@ -31,14 +31,12 @@ Versions
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Callable, Sequence
 
 from rpcrdma.departed import nothing
 from rpcrdma.engine import assembly
 from rpcrdma.engine.answers import Answers
-from rpcrdma.engine.assembly import SMALLEST_RPC
 from rpcrdma.engine.backward import BackwardCall
 from rpcrdma.engine.calls import Chain, ForwardCall
 from rpcrdma.engine.config import ResponderOptions
@@ -64,9 +62,6 @@ from rpcrdma.wire.header import (
     HeaderFault,
 )
 from rpcrdma.wire.private_data import Properties
-
-_XID_AND_TYPE = struct.Struct(">II")
-"""The first words of an RPC message (RFC 5531 section 9)."""
 
 
 class Responder(Answers):
@@ -353,7 +348,7 @@ class Responder(Answers):
             return False
         codec = VERSIONS[header.version]
         data = view[header.payload :]
-        if header.procedure == RDMA_MSG and not self._is_call(header, data):
+        if header.procedure == RDMA_MSG and not assembly.is_call(header, data):
             self._refuse(header.xid, header.version, Fault.HEADER, "the payload is not this call")
             return False
         # Refused now rather than after it has been executed: every reply echoes these lists.
@@ -385,11 +380,6 @@ class Responder(Answers):
             call.plan = plan
             self._to_read.append(call)
         return True
-
-    @staticmethod
-    def _is_call(header: Header, data: memoryview) -> bool:
-        """Whether the payload stream ``data`` starts as a call with the header's XID (section 4.2.1)."""
-        return len(data) >= SMALLEST_RPC and _XID_AND_TYPE.unpack_from(data) == (header.xid, CALL)
 
     # Read chunks
 
@@ -444,7 +434,7 @@ class Responder(Answers):
         call.place()
         if header.procedure == RDMA_NOMSG:
             self.counters.long_calls += 1
-            if not self._is_call(header, call.data):
+            if not assembly.is_call(header, call.data):
                 call.release()
                 self._refuse(header.xid, header.version, Fault.HEADER, "the Long Call is not this call", counted=True)
                 return

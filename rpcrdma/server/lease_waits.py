@@ -1,4 +1,4 @@
-"""Waiting for a buffer of a connection's account. Owns :func:`wait_for_lease`."""
+"""Waiting for a buffer of a connection's account. Owns :class:`LeaseWaits`."""
 
 from __future__ import annotations
 
@@ -8,30 +8,54 @@ from functools import partial
 from rpcrdma.memory import Account, Lease, OutOfMemory
 
 
-async def wait_for_lease(
-    account: Account, loop: asyncio.AbstractEventLoop, waiters: set[asyncio.Future[Lease]], size: int
-) -> Lease:
-    """A buffer of ``size`` octets, when there is one. The end of the connection fails what is in ``waiters``. Raises
-    OutOfMemory when a bound is smaller than ``size``."""
-    waiter: asyncio.Future[Lease] = loop.create_future()
-    waiters.add(waiter)
-    try:
-        account.when_available(size, partial(_available, account, waiter, size))
-        return await waiter
-    except asyncio.CancelledError:
-        # A cancelled call leaves what it waited for alone, so that the lease may arrive, or have arrived.
-        if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:
-            waiter.result().release()
-        raise
-    finally:
-        waiters.discard(waiter)
-        del waiter  # it may hold an exception whose traceback holds this frame
+class LeaseWaits:
+    """Who waits for buffers of one connection's ``account``, each for ``timeout`` seconds at most (None: for ever)."""
 
+    def __init__(self, account: Account, loop: asyncio.AbstractEventLoop, timeout: float | None = None) -> None:
+        self._account = account
+        self._loop = loop
+        self._timeout = timeout
+        self._waiters: set[asyncio.Future[Lease]] = set()
 
-def _available(account: Account, waiter: asyncio.Future[Lease], size: int) -> None:
-    if waiter.done():
-        return
-    try:
-        waiter.set_result(account.lease(size))
-    except OutOfMemory:
-        account.when_available(size, partial(_available, account, waiter, size))
+    async def wait(self, size: int) -> Lease:
+        """A buffer of ``size`` octets, when there is one. Raises OutOfMemory when a bound is smaller than ``size`` or
+        the time is over, and what :meth:`fail` is given when the connection ends."""
+        waiter: asyncio.Future[Lease] = self._loop.create_future()
+        available = partial(self._available, waiter, size)
+        self._waiters.add(waiter)
+        timer = None
+        if self._timeout is not None:
+            timer = self._loop.call_later(self._timeout, self._timed_out, waiter, available, size)
+        try:
+            self._account.when_available(size, available)
+            return await waiter
+        except asyncio.CancelledError:
+            # A cancelled call leaves what it waited for alone, so that the lease may arrive, or have arrived.
+            if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:
+                waiter.result().release()
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._waiters.discard(waiter)
+            del waiter, timer  # they may hold an exception whose traceback holds this frame
+
+    def fail(self, error: ConnectionError) -> None:
+        """The connection has ended."""
+        for waiter in list(self._waiters):
+            if not waiter.done():
+                waiter.set_exception(error)
+
+    def _available(self, waiter: asyncio.Future[Lease], size: int) -> None:
+        if waiter.done():
+            return
+        try:
+            waiter.set_result(self._account.lease(size))
+        except OutOfMemory:
+            # Somebody was faster.
+            self._account.when_available(size, partial(self._available, waiter, size))
+
+    def _timed_out(self, waiter: asyncio.Future[Lease], available: partial[None], size: int) -> None:
+        if not waiter.done():
+            self._account.wait_no_more(available)
+            waiter.set_exception(OutOfMemory(f"no {size} octets within {self._timeout} s"))

@@ -50,6 +50,7 @@ from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply, Unsecured
 from rpcrdma.server import backward
 from rpcrdma.server.dispatching import Dispatcher as Dispatcher
+from rpcrdma.server.lease_waits import LeaseWaits
 from rpcrdma.server.rdma_options import SMALLEST_BLOCK as SMALLEST_BLOCK
 from rpcrdma.server.rdma_options import RdmaServerOptions as RdmaServerOptions
 from rpcrdma.server.rdma_options import receive_memory
@@ -95,7 +96,6 @@ class RdmaConnection(Unsecured):
         """Calls that have come faster than the host may have them."""
         self.slowing = self._pace = Slowing(seat.host.pace, self._go_on, self.abort)
         self._on_close: list[Callable[[], None]] = []
-        self._lease_waiters: set[asyncio.Future[Lease]] = set()
         self._running = False
         self._drained: asyncio.Future[None] | None = None
         self._tap: Tap | None = None
@@ -115,6 +115,7 @@ class RdmaConnection(Unsecured):
         properties = private_data.negotiate(responder.private_data, peer)
         self._receive_account = self._seat.account(receive_memory(responder))
         self._account: Account = self._seat.account(options.connection_memory)
+        self._lease_waits = LeaseWaits(self._account, self._loop, options.lease_timeout)
         receives: list[Lease] = []
         try:
             with contextlib.suppress(OutOfMemory):
@@ -256,10 +257,7 @@ class RdmaConnection(Unsecured):
             self._late.popleft()[0].release()
         for step in (self.responder.close, self._account.close, self._receive_account.close):
             contain(None, step)
-        for waiter in self._lease_waiters:
-            if not waiter.done():
-                waiter.set_exception(ConnectionResetError("the connection is gone"))
-        self._lease_waiters.clear()
+        self._lease_waits.fail(ConnectionResetError("the connection is gone"))
         callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
             contain(None, callback)
@@ -360,39 +358,7 @@ class RdmaConnection(Unsecured):
             if self.closed:
                 raise ConnectionResetError("the connection is gone") from None
         self._server.counters.memory_waits += 1
-        waiter: asyncio.Future[Lease] = self._loop.create_future()
-        self._lease_waiters.add(waiter)
-        timeout = self._loop.call_later(self._server.options.lease_timeout, self._lease_timed_out, waiter, size)
-        available = partial(self._lease_available, waiter, size)
-        try:
-            self._account.when_available(size, available)
-            return await waiter
-        except OutOfMemory:
-            self._account.wait_no_more(available)
-            raise
-        except asyncio.CancelledError:
-            # A cancelled call leaves what it waited for alone, so that the lease may arrive, or have arrived.
-            if not waiter.cancel() and not waiter.cancelled() and waiter.exception() is None:
-                waiter.result().release()
-            raise
-        finally:
-            timeout.cancel()
-            self._lease_waiters.discard(waiter)
-            del waiter  # it may hold an exception whose traceback holds this frame
-
-    def _lease_available(self, waiter: asyncio.Future[Lease], size: int) -> None:
-        if waiter.done():
-            return
-        try:
-            lease = self._account.lease(size)
-        except OutOfMemory as error:
-            waiter.set_exception(error)
-            return
-        waiter.set_result(lease)
-
-    def _lease_timed_out(self, waiter: asyncio.Future[Lease], size: int) -> None:
-        if not waiter.done():
-            waiter.set_exception(OutOfMemory(f"no {size} octets within {self._server.options.lease_timeout} s"))
+        return await self._lease_waits.wait(size)
 
     @property
     def max_backchannel_size(self) -> int:

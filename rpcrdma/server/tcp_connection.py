@@ -18,7 +18,6 @@ for memory is closed when its peer has gone: nobody reads from it, so nothing el
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import time
@@ -39,7 +38,7 @@ from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.server.awaited import Awaited
 from rpcrdma.server.headway import Headway
-from rpcrdma.server.lease_waits import wait_for_lease
+from rpcrdma.server.lease_waits import LeaseWaits
 from rpcrdma.server.securing import Securing
 from rpcrdma.server.slowing import Slowing
 from rpcrdma.server.sockets import peer_is_gone, plain_address, set_options
@@ -93,7 +92,7 @@ class TcpConnection(CountingConnection):
         self._callbacks = Awaited(self._loop)
         self._securing = Securing(listener.secure, self._loop, self)
         self._close_handlers: list[Callable[[], None]] = []
-        self._lease_waiters: set[asyncio.Future[Lease]] = set()
+        self._lease_waits = LeaseWaits(self._account, self._loop)
         self._reading = self._writing = False
         self._in_wakeup = self._memory_awaited = self._resuming = False
         now = self._loop.time()
@@ -134,7 +133,7 @@ class TcpConnection(CountingConnection):
             pass
         if self.closed:
             raise ConnectionError("the connection is closed")
-        return await wait_for_lease(self._account, self._loop, self._lease_waiters, size)
+        return await self._lease_waits.wait(size)
 
     async def call_back(
         self,
@@ -196,9 +195,7 @@ class TcpConnection(CountingConnection):
         self._securing.close()
         # It holds what holds us: that would be left to the collector of garbage. Not now: it may be what calls us.
         self._loop.call_soon(self._stream.answer_natively, None)
-        for future in list(self._lease_waiters):
-            if not future.done():
-                future.set_exception(ConnectionError("the connection is closed"))
+        self._lease_waits.fail(ConnectionError("the connection is closed"))
         handlers, self._close_handlers = self._close_handlers, []
         for handler in handlers:
             contain(None, handler)

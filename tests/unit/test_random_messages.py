@@ -9,7 +9,6 @@ import logging
 import pytest
 
 from rpcrdma.engine import assembly, reduce
-from rpcrdma.engine.responder import Responder
 from rpcrdma.wire.version_one import VersionOne
 from rpcrdma.wire.version_two import VersionTwo
 from tests.peer import random_backward
@@ -62,7 +61,7 @@ MISTAKES = {
     "a Write chunk's padding counted": (reduce, "_capacity", lambda chunk: sum(length for _, length, _ in chunk) + 1),
     "unused chunks come back full": (reduce, "unused", list),
     "positions unchecked": (assembly, "_check_positions", lambda chunks, stream: None),
-    "the payload's XID unchecked": (Responder, "_is_call", staticmethod(lambda header, data: True)),
+    "the payload's XID unchecked": (assembly, "is_call", lambda header, data: True),
     "version One invalidates what it likes": (VersionOne, "invalidates", lambda self, call: 0x77777777),
     "version Two never invalidates": (VersionTwo, "invalidates", lambda self, call: None),
     "version Two's header miscounted": (VersionTwo, "reply_size", VersionOne.reply_size),
