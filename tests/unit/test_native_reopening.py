@@ -22,6 +22,7 @@ from tests.unit import vfs_support
 from tests.unit.test_nfs3_native import ACCESS, CALLERS, GETATTR, LOOKUP, READ, disturb, files, name, run
 
 STALE = struct.pack(">I", 70)
+JUKEBOX = struct.pack(">I", 10008)
 
 
 def opaque(octets):
@@ -58,6 +59,15 @@ def random_call(rng, found, root):
             return GETATTR, handle
 
 
+async def answer(peer, procedure, arguments, caller):
+    """Linux tells ENOMEM of a handle whose inode it is just freeing (open_by_handle_at, 6 of 120,000 on ext4). Who comes
+    again, as clients do, hears that it is stale."""
+    while True:
+        reply = await peer.call(procedure, arguments, caller)
+        if reply[20:24] != JUKEBOX:
+            return reply
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("kind", ["disk", "memory"])
 def test_files_that_are_not_at_hand(kind, tmp_path, seed):
@@ -76,10 +86,10 @@ def test_files_that_are_not_at_hand(kind, tmp_path, seed):
             caller = rng.choice(CALLERS)
             await both.general.call(procedure, arguments, caller)  # for atime
             forget_all(both.service)
-            general = await both.general.call(procedure, arguments, caller)
+            general = await answer(both.general, procedure, arguments, caller)
             forget_all(both.service)
             before = both.answered(procedure)
-            assert await both.native.call(procedure, arguments, caller) == general
+            assert await answer(both.native, procedure, arguments, caller) == general
             native[procedure] += both.answered(procedure) - before
         return native, {what[2]: count for what, why, count in both.dispatcher.waited() if why == "file not in use"}
 
