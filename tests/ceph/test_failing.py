@@ -188,3 +188,24 @@ def test_a_killed_server_comes_back_with_its_handles(tmp_path, place, way):
             assert await server.stop() == 0
 
     asyncio.run(asyncio.wait_for(test(), 600))
+
+
+def test_the_library_takes_notes_only_where_it_is_told_to(tmp_path, cluster):
+    mounting = pytest.importorskip("nfsd.backends.cephfs.mounting")
+
+    def levels(config):
+        client = mounting.mounted(mounting.Settings(config=str(config)))
+        try:
+            return [client.configured(option) for option in (b"debug_client", b"debug_objectcacher", b"debug_objecter")]
+        finally:
+            client.end()
+
+    assert levels(cluster.conf) == [b"0/0"] * 3
+    config = tmp_path / "ceph.conf"
+    config.write_text(cluster.conf.read_text() + "[client]\ndebug_client = 1/5\n")
+    assert levels(config) == [b"1/5", b"0/0", b"0/0"]
+    cluster.command("config", "set", "client", "debug_objecter", "0/3")  # for all clients of the cluster
+    try:
+        assert levels(cluster.conf) == [b"0/0", b"0/0", b"0/3"]
+    finally:
+        cluster.command("config", "rm", "client", "debug_objecter")

@@ -23,6 +23,8 @@ _OPTIONS: Final = {
     b"client_dirsize_rbytes": b"false",
     b"client_mount_timeout": b"20",
 }
+TALKATIVE: Final = (b"debug_client", b"debug_objectcacher", b"debug_objecter", b"debug_finisher", b"debug_ms")
+"""What the library notes of each call, in memory, in case it crashes: that takes longer than many a call does."""
 _THREADS_MOST: Final = 256
 
 _names: dict[str, Client] = {}
@@ -72,9 +74,11 @@ def mounted(settings: Settings) -> Client:
     if settings.keyring is not None:
         _check_readable("keyring", settings.keyring)
     client = Client(os.fsencode(settings.name))
+    levels = {option: client.configured(option) for option in TALKATIVE}
     try:
         _configure(client, settings)
         _begin(client, settings)
+        _calm(client, levels)
     except BaseException:
         unmount(client)
         raise
@@ -118,6 +122,14 @@ def _begin(client: Client, settings: Settings) -> None:
         client.begin(os.fsencode(settings.root))
     except OSError as error:
         raise _worse(error, _why(error, settings)) from None
+
+
+def _calm(client: Client, levels: dict[bytes, bytes]) -> None:
+    """Have it take no notes where the configuration, which may be the cluster's, says the same ``levels`` as the
+    library."""
+    for option, level in levels.items():
+        if client.configured(option) == level:
+            client.configure(option, b"0/0")
 
 
 def _why_no_start(error: OSError, settings: Settings) -> str:
