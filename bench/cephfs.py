@@ -21,7 +21,7 @@ from bench.cephfs_floor import FLOORS, SIZES, floors, measured
 from bench.ganesha import Ganesha
 from bench.running import Impossible
 from bench.scenarios import BY_NAME, prepare
-from bench.servers import LocalServer, RdmaNfsd
+from bench.servers import LocalServer, RdmaNfsd, RdmaNfsdAsync
 from bench.study import Row, Study, Terms, by, cost, markdown, medians, progress
 
 CALLS: Final = ("read-4k-32", "write-4k-32", "read-1m-4", "write-1m-4", "create-stat-unlink")
@@ -29,9 +29,17 @@ CROWD: Final = 8
 """Connections, for calls that may run on several: those that change names would change the same."""
 ASKED: Final = [(call, count) for call in CALLS for count in ((1, CROWD) if call in SIZES else (1,))]
 """Calls, and on how many connections."""
+ASYNC: Final = "create-stat-unlink, async"
+"""What a row is called in which names are as durable as Ganesha's, which flushes none."""
 PART: Final = 0.6
 """Of Ganesha's CPU, what a call is to take at most."""
-_ROOTS: Final = {"rdma-nfsd": "/ours", "ganesha": "/theirs", "library": "/alone"}
+_ROOTS: Final = {
+    "rdma-nfsd": "/ours",
+    "rdma-nfsd-async": "/async",
+    "ganesha": "/theirs",
+    "ganesha without notes": "/calm",
+    "library": "/alone",
+}
 
 
 @contextmanager
@@ -108,6 +116,26 @@ class Theirs(Ganesha):
         fill(self.conf, _ROOTS[self.name], size)
 
 
+class OursAsync(Ours):
+    """The same with ``async``."""
+
+    name = RdmaNfsdAsync.name
+    export_options = RdmaNfsdAsync.export_options
+
+
+class Calm(Theirs):
+    """Ganesha, with a configuration by which the library takes no notes of what it does. Ours does that by itself."""
+
+    name = "ganesha without notes"
+    number = 2
+
+    def __init__(self, directory: Path, conf: Path) -> None:
+        talkative = importlib.import_module("nfsd.backends.cephfs.mounting").TALKATIVE
+        calm = directory.parent / "calm.conf"
+        calm.write_text(conf.read_text() + "[client]\n" + "".join(f"{name.decode()} = 0/0\n" for name in talkative))
+        super().__init__(directory, calm)
+
+
 Kind = type[Ours] | type[Theirs]
 
 
@@ -120,7 +148,7 @@ class CephStudy(Study):
     def run(self, terms: Terms) -> list[Row]:
         """The servers in turns, with AUTH_SYS over TCP."""
         rounds = []
-        kinds: list[Kind] = [Ours, *([Theirs] if Ganesha in terms.rivals else [])]
+        kinds: list[Kind] = [Ours, OursAsync, *([Theirs, Calm] if Ganesha in terms.rivals else [])]
         with ExitStack() as ends:
             directory = Path(ends.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp")))
             conf = ends.enter_context(cluster(directory))
@@ -131,6 +159,8 @@ class CephStudy(Study):
                 for call, connections in ASKED:
                     asked = {"call": call, "connections": connections}
                     for server, files in servers if number % 2 == 0 else reversed(servers):
+                        if server.name == OursAsync.name and call in SIZES:
+                            continue
                         progress(f"cephfs, round {number + 1}: {call} on {connections}, {server.name}")
                         with BY_NAME[call].load(server, files, "tcp", connections) as load:
                             found = cost(server, load, terms.seconds, events=False)
@@ -143,29 +173,42 @@ class CephStudy(Study):
         return medians(rounds, ("server", "call", "connections"))
 
     def table(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> list[str]:
-        """A row for each call, and the part that ours takes."""
-        names = [name for name in (Ours.name, Theirs.name, *FLOORS) if any(row["server"] == name for row in rows)]
+        """A row for each call, and the parts that ours takes."""
+        names = [name for name in (Ours.name, *RIVALS, *FLOORS) if any(row["server"] == name for row in rows)]
+        rivals = [name for name in RIVALS if name in names]
         heads, lines = ["call", "connections", *(f"{name}, CPU µs (calls/s)" for name in names)], []
-        both = Theirs.name in names
-        heads += [f"part of Ganesha's (goal ≤ {PART})"] if both else []
-        for (call, connections), same in by(rows, "call", "connections").items():
-            found = {row["server"]: row for row in same}
+        heads += [f"part of {name} (goal ≤ {PART})" for name in rivals]
+        for (call, connections), found in compared(rows).items():
+            shown = (found.get(name) for name in names)
             cells = [call, str(connections)]
-            for name in names:
-                row = found.get(name)
-                cells.append(f"{row['cpu_us']:.1f} ({row['calls_per_s']:,.0f})" if row else "")
-            cells += [f"{found[Ours.name]['cpu_us'] / found[Theirs.name]['cpu_us']:.2f}"] if both else []
+            cells += [f"{row['cpu_us']:.1f} ({row['calls_per_s']:,.0f})" if row else "" for row in shown]
+            cells += [f"{found[Ours.name]['cpu_us'] / found[name]['cpu_us']:.2f}" for name in rivals]
             lines.append(cells)
         return markdown(heads, lines)
 
     def watched(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> dict[str, float]:
         """Beside Ganesha, since a cluster on this machine takes from both alike."""
-        cpu = {(row["server"], row["call"], row["connections"]): row["cpu_us"] for row in rows}
         return {
-            f"{call} over CephFS, {connections} connections": used / cpu[Theirs.name, call, connections]
-            for (server, call, connections), used in cpu.items()
-            if server == Ours.name and (Theirs.name, call, connections) in cpu
+            f"{call} over CephFS, {connections} connections": found[Ours.name]["cpu_us"] / found[Theirs.name]["cpu_us"]
+            for (call, connections), found in compared(rows).items()
+            if Theirs.name in found
         }
+
+
+RIVALS: Final = (Theirs.name, Calm.name)
+
+
+def compared(rows: Sequence[Row]) -> dict[tuple[str, int], dict[str, Row]]:
+    """What is beside each other: rows by server, by call and connections. What is done with ``async`` is compared with
+    the same rows of the others."""
+    calls: dict[tuple[str, int], dict[str, Row]] = {}
+    for (call, connections), same in by(rows, "call", "connections").items():
+        found = {row["server"]: row for row in same}
+        loose = found.pop(OursAsync.name, None)
+        calls[call, connections] = found
+        if loose is not None:
+            calls[ASYNC, connections] = {**found, Ours.name: loose}
+    return calls
 
 
 def begin(kind: Kind, directory: Path, conf: Path, uid: int, ends: ExitStack) -> tuple[LocalServer, Files]:

@@ -28,7 +28,7 @@ NFS_CORE_PARAM {{
 }}
 NFSv4 {{ Graceless = true; RecoveryRoot = "{place}/recovery"; }}
 EXPORT {{
-    Export_Id = 1; Pseudo = "/export"; Access_Type = RW; Squash = No_Root_Squash; SecType = {security};
+    Export_Id = {number}; Pseudo = "/export"; Access_Type = RW; Squash = No_Root_Squash; SecType = {security};
     Transports = TCP; {store}
 }}
 LOG {{ Default_log_level = CRIT; }}
@@ -56,6 +56,8 @@ class Ganesha(LocalServer):
     """The Debian that it is in; None: this one."""
     fsal: ClassVar[str] = "vfs"
     """What it serves from: a module of its own, which Debian has in a package of its own."""
+    number: ClassVar[int] = 1
+    """Its export's, by which Ceph tells the Ganeshas of one host apart."""
 
     def __init__(self, directory: Path, realm: Path | None = None) -> None:
         """``realm``: a directory with the files ``keytab`` and ``krb5.conf``, for Kerberos."""
@@ -75,7 +77,12 @@ class Ganesha(LocalServer):
         (directory / "recovery").mkdir()
         security = "sys" if realm is None else "sys, krb5, krb5i, krb5p"
         configuration = _CONFIGURATION.format(
-            tcp=self.tcp, mountd=self.mountd, place=place, security=security, store=self.store(place)
+            tcp=self.tcp,
+            mountd=self.mountd,
+            place=place,
+            security=security,
+            number=self.number,
+            store=self.store(place),
         )
         environment = dict(os.environ)
         if realm is not None:
