@@ -60,8 +60,8 @@ def random_call(rng, found, root):
 
 
 async def answer(peer, procedure, arguments, caller):
-    """Linux tells ENOMEM of a handle whose inode it is just freeing (open_by_handle_at, 6 of 120,000 on ext4). Who comes
-    again, as clients do, hears that it is stale."""
+    """Linux tells ENOMEM of a handle whose inode it is just freeing (open_by_handle_at, 6 of 120,000 on ext4). Who
+    comes again, as clients do, hears that it is stale."""
     while True:
         reply = await peer.call(procedure, arguments, caller)
         if reply[20:24] != JUKEBOX:
