@@ -165,9 +165,9 @@ class CephStudy(Study):
                         with BY_NAME[call].load(server, files, "tcp", connections) as load:
                             found = cost(server, load, terms.seconds, events=False)
                         rows.append({"server": server.name} | asked | found)
-                    for name in floors(call) if connections == 1 else ():
-                        progress(f"cephfs, round {number + 1}: {call}, {name}")
-                        alone = measured(conf, _ROOTS["library"], call, name, terms.seconds)
+                    for name in floors(call, connections):
+                        progress(f"cephfs, round {number + 1}: {call} on {connections}, {name}")
+                        alone = measured(conf, _ROOTS["library"], call, name, connections, terms.seconds)
                         rows.append({"server": name} | asked | alone)
                 rounds.append(rows)
         return medians(rounds, ("server", "call", "connections"))

@@ -1,8 +1,8 @@
 """What Ceph's client library takes by itself: what a call to a gateway comes to, in a loop, on one thread of a process
-that does nothing else. The library's threads count. And what it takes together with a TCP socket, into which the data
-of a READ go and out of which those of a WRITE come: a gateway does both for each call.
+that does nothing else. The library's threads count. And what it takes together with TCP sockets, into which the data
+of a READ go, one socket after the other, and out of which those of a WRITE come: a gateway does both for each call.
 
-    python -m bench.cephfs_floor CONF ROOT CALL FLOOR SECONDS
+    python -m bench.cephfs_floor CONF ROOT CALL FLOOR CONNECTIONS SECONDS
 
 prints CPU microseconds for each call, and calls per second. Imports the extension over the library.
 """
@@ -15,6 +15,7 @@ import json
 import os
 import random
 import resource
+import selectors
 import socket
 import subprocess
 import sys
@@ -33,37 +34,51 @@ SIZES: Final = {"read-4k-32": 4096, "write-4k-32": 4096, "read-1m-4": 1 << 20, "
 ALONE: Final = "library alone"
 SOCKET: Final = "library and a socket"
 FLOORS: Final = (ALONE, SOCKET)
+PATIENCE: Final = 10.0
+"""Seconds to wait for a connection."""
 
 
-def floors(call: str) -> tuple[str, ...]:
-    """Those of a call: only data go through a socket."""
-    return FLOORS if call in SIZES else (ALONE,)
+def floors(call: str, connections: int) -> tuple[str, ...]:
+    """Those of a call: only data go through sockets, and only there does it matter how many there are."""
+    if call not in SIZES:
+        return (ALONE,)
+    return FLOORS if connections == 1 else (SOCKET,)
 
 
-def measured(conf: Path, root: str, call: str, floor: str, seconds: float) -> dict[str, float]:
+def measured(conf: Path, root: str, call: str, floor: str, connections: int, seconds: float) -> dict[str, float]:
     """Figures of such a process."""
-    command = [sys.executable, "-m", "bench.cephfs_floor", str(conf), root, call, floor, str(seconds)]
+    command = [sys.executable, "-m", "bench.cephfs_floor", str(conf), root, call, floor, str(connections), str(seconds)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout)
     return found
 
 
 @contextmanager
-def peer(call: str, size: int) -> Iterator[socket.socket]:
-    """A TCP connection to a process that takes what comes, or sends without end."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+def peers(call: str, count: int) -> Iterator[list[socket.socket]]:
+    """TCP connections to a process that takes what comes, or sends without end."""
+    with ExitStack() as ends:
+        listener = ends.enter_context(socket.create_server(("127.0.0.1", 0)))
+        listener.settimeout(PATIENCE)
         child = os.fork()
         if child == 0:
-            with suppress(OSError), listener.accept()[0] as other:
-                room = bytearray(size)
-                while other.recv_into(room) if call.startswith("read") else other.send(room):
-                    pass
+            with suppress(OSError):
+                entertain(listener, call, count)
             os._exit(0)
-        try:
-            with socket.create_connection(listener.getsockname()) as ours:
-                yield ours
-        finally:
-            os.waitpid(child, 0)
+        ends.callback(os.waitpid, child, 0)
+        yield [ends.enter_context(socket.create_connection(listener.getsockname())) for _ in range(count)]
+
+
+def entertain(listener: socket.socket, call: str, count: int) -> None:
+    """What the other process does, until its peer goes."""
+    takes, room = call.startswith("read"), bytearray(SIZES[call])
+    with ExitStack() as ends:
+        ready = ends.enter_context(selectors.DefaultSelector())
+        for _ in range(count):
+            other = ends.enter_context(listener.accept()[0])
+            other.setblocking(False)
+            ready.register(other, selectors.EVENT_READ if takes else selectors.EVENT_WRITE, other)
+        while all(key.data.recv_into(room) if takes else key.data.send(room) for key, _ in ready.select()):
+            pass
 
 
 def through(call: str, step: Callable[[], object], data: memoryview, sock: socket.socket) -> None:
@@ -76,7 +91,7 @@ def through(call: str, step: Callable[[], object], data: memoryview, sock: socke
         step()
 
 
-def steps(client: Any, call: str, sock: socket.socket | None) -> Iterator[Callable[[], object]]:
+def steps(client: Any, call: str, socks: list[socket.socket]) -> Iterator[Callable[[], object]]:
     """Calls, each as a function."""
     directory = client.root()[0]
     if call in SIZES:
@@ -86,7 +101,7 @@ def steps(client: Any, call: str, sock: socket.socket | None) -> Iterator[Callab
         places = [random.randrange(FILE_SIZE // size) * size for _ in range(1024)]
         data = memoryview(bytearray(DATA[:size]))
         move = client.read if call.startswith("read") else client.write
-        for place in itertools.cycle(places):
+        for place, sock in zip(itertools.cycle(places), itertools.cycle(socks or [None])):
             step = partial(move, opened, place, data)
             yield step if sock is None else partial(through, call, step, data, sock)
     for number in itertools.count():
@@ -98,21 +113,21 @@ def steps(client: Any, call: str, sock: socket.socket | None) -> Iterator[Callab
 
 def main() -> None:
     """Measure what the command line says."""
-    conf, root, call, floor, seconds = sys.argv[1:]
+    conf, root, call, floor, connections, seconds = sys.argv[1:]
     with ExitStack() as ends:
         # Before the library has threads, since this forks.
-        sock = ends.enter_context(peer(call, SIZES[call])) if floor == SOCKET else None
-        run(conf, root, call, float(seconds), sock)
+        socks = ends.enter_context(peers(call, int(connections))) if floor == SOCKET else []
+        run(conf, root, call, float(seconds), socks)
 
 
-def run(conf: str, root: str, call: str, seconds: float, sock: socket.socket | None) -> None:
+def run(conf: str, root: str, call: str, seconds: float, socks: list[socket.socket]) -> None:
     """Print the figures."""
     mounting = importlib.import_module("nfsd.backends.cephfs.mounting")
     client = mounting.mounted(mounting.Settings(config=conf, root=root))
     try:
         count, begun, used = 0, 0.0, 0.0
         end = time.monotonic() + 0.3  # to get going
-        for step in steps(client, call, sock):
+        for step in steps(client, call, socks):
             step()
             count += 1
             now = time.monotonic()
