@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 
 from rpcrdma.memory import Account, Lease, OutOfMemory
@@ -15,17 +16,17 @@ class LeaseWaits:
         self._account = account
         self._loop = loop
         self._timeout = timeout
-        self._waiters: set[asyncio.Future[Lease]] = set()
+        self._waiters: dict[asyncio.Future[Lease], Callable[[], None]] = {}
+        """What the account calls for each."""
 
     async def wait(self, size: int) -> Lease:
         """A buffer of ``size`` octets, when there is one. Raises OutOfMemory when a bound is smaller than ``size`` or
         the time is over, and what :meth:`fail` is given when the connection ends."""
         waiter: asyncio.Future[Lease] = self._loop.create_future()
-        available = partial(self._available, waiter, size)
-        self._waiters.add(waiter)
+        available = self._waiters[waiter] = partial(self._available, waiter, size)
         timer = None
         if self._timeout is not None:
-            timer = self._loop.call_later(self._timeout, self._timed_out, waiter, available, size)
+            timer = self._loop.call_later(self._timeout, self._timed_out, waiter, size)
         try:
             self._account.when_available(size, available)
             return await waiter
@@ -37,8 +38,8 @@ class LeaseWaits:
         finally:
             if timer is not None:
                 timer.cancel()
-            self._waiters.discard(waiter)
-            del waiter, timer  # they may hold an exception whose traceback holds this frame
+            self._waiters.pop(waiter, None)
+            del waiter, timer, available  # they may hold an exception whose traceback holds this frame
 
     def fail(self, error: ConnectionError) -> None:
         """The connection has ended."""
@@ -53,9 +54,9 @@ class LeaseWaits:
             waiter.set_result(self._account.lease(size))
         except OutOfMemory:
             # Somebody was faster.
-            self._account.when_available(size, partial(self._available, waiter, size))
+            self._account.when_available(size, self._waiters[waiter])
 
-    def _timed_out(self, waiter: asyncio.Future[Lease], available: partial[None], size: int) -> None:
+    def _timed_out(self, waiter: asyncio.Future[Lease], size: int) -> None:
         if not waiter.done():
-            self._account.wait_no_more(available)
+            self._account.wait_no_more(self._waiters[waiter])
             waiter.set_exception(OutOfMemory(f"no {size} octets within {self._timeout} s"))
