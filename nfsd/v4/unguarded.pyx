@@ -4,14 +4,18 @@ Owns what is known of that before they are carried out. Imports the formats alon
 """
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
-from libc.stdint cimport uint8_t
+from libc.stdint cimport uint8_t, uint32_t
 
 from nfsd.wire.nfs4 cimport (
-    CLAIM_NULL, OPEN4_NOCREATE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOOKUP, OP_OPEN, OP_PUTFH, OP_READ,
-    OP_RENEW, READ4args_SIZE, stateid4_SIZE,
+    CLAIM_NULL, OPEN4_NOCREATE, OP_ACCESS, OP_CLOSE, OP_COMMIT, OP_GETATTR, OP_GETFH, OP_LOOKUP, OP_LOOKUPP, OP_OPEN, OP_PUTFH,
+    OP_PUTROOTFH, OP_READ, OP_READDIR, OP_READLINK, OP_RENEW, OP_RESTOREFH, OP_SAVEFH, READ4args_SIZE, stateid4_SIZE,
 )
 from rpcrdma.octets cimport load32, padded
 from rpcrdma.rpc.native_program cimport AFTERWARDS, NEVER, UNDER_WAY
+
+
+cdef enum:
+    LISTING = 32            # READDIR up to the attributes that it asks for: its number, cookie, verifier, two sizes, a count
 
 
 cdef size_t opening(const uint8_t *at, const uint8_t *end) noexcept nogil:
@@ -23,6 +27,14 @@ cdef size_t opening(const uint8_t *at, const uint8_t *end) noexcept nogil:
     if <size_t>(end - at) < size + 12 or load32(at + size) != OPEN4_NOCREATE or load32(at + size + 4) != CLAIM_NULL:
         return 0
     return size + 12 + padded(load32(at + size + 8))
+
+
+cdef inline bint stands_alone(uint32_t operation) noexcept nogil:
+    """Whether an operation that changes nothing has no arguments."""
+    return (
+        operation == OP_GETFH or operation == OP_PUTROOTFH or operation == OP_LOOKUPP or operation == OP_READLINK
+        or operation == OP_SAVEFH or operation == OP_RESTOREFH
+    )
 
 
 cdef int changes_unguarded(const uint8_t *at, const uint8_t *end) noexcept nogil:
@@ -57,8 +69,10 @@ cdef int changes_unguarded(const uint8_t *at, const uint8_t *end) noexcept nogil
             length = 16
         elif load32(at) == OP_RENEW:
             length = 12
-        elif load32(at) == OP_GETFH:
+        elif stands_alone(load32(at)):
             length = 4
+        elif load32(at) == OP_READDIR:
+            length = LISTING if end - at < LISTING else LISTING + 4 * <size_t>load32(at + LISTING - 4)
         elif load32(at) == OP_CLOSE or load32(at) == OP_OPEN:
             length = 8 + stateid4_SIZE if load32(at) == OP_CLOSE else opening(at, end)
             if known or length == 0:

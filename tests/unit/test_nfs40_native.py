@@ -89,13 +89,14 @@ def test_a_retransmission_is_answered_from_the_replay_cache(tmp_path):
         stateid, handle = await opened(both)
         root = await changeable(both)
         seqid = next_seqid(both, b"owner")
-        opening_and_more = opening(both, b"a", owner=b"owner", seqid=seqid), p.OP_PUTROOTFH
+        (both.path / "b").touch()
+        opening_and_more = opening(both, b"a", owner=b"owner", seqid=seqid), putfh(root), remove(b"b")
         for message, again in (
             (
                 both.message(0, putfh(handle), write(stateid, 0, b"AAAA")),
                 lambda: (both.path / "a").write_bytes(b"more"),
             ),
-            (both.message(0, putfh(root), *opening_and_more), lambda: None),
+            (both.message(0, putfh(root), *opening_and_more), (both.path / "b").touch),
             (both.message(0, putfh(root), remove(b"a")), (both.path / "a").touch),
         ):
             answered = both.answered
@@ -105,6 +106,7 @@ def test_a_retransmission_is_answered_from_the_replay_cache(tmp_path):
             assert await both.native.call(None, message) == replied
             assert both.answered == answered + 1
         assert (both.path / "a").exists()
+        assert (both.path / "b").exists()
         assert next_seqid(both, b"owner") == seqid + 1
 
     v40(tmp_path, scenario)
@@ -196,8 +198,14 @@ def test_a_retransmission_meets_an_open_that_waits(tmp_path):
 
 def test_which_compounds_the_replay_cache_protects():
     client = Client4(None, 0)
-    root = p.OP_PUTROOTFH
+    listing = p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 32768, (2, 1))
     harmless = [
+        p.OP_PUTROOTFH,
+        p.OP_LOOKUPP,
+        p.OP_SAVEFH,
+        listing,
+        p.OP_RESTOREFH,
+        p.OP_READLINK,
         putfh(b"handle"),
         lookup(b"name"),
         getattr_(),
@@ -217,7 +225,7 @@ def test_which_compounds_the_replay_cache_protects():
                 (harmless, False),
                 ([*harmless, changing], True),
                 ([changing], True),
-                ([root], True),
+                ([p.OP_LOOKUPP, listing, changing], True),
                 ([*harmless, (p.OP_OPEN, args), *harmless], True),
                 ([*harmless, closing(p.stateid4(0, bytes(12)), 1), *harmless], True),
             ):
