@@ -7,6 +7,7 @@ there are many is decided by :mod:`rpcrdma.hosts`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -16,11 +17,13 @@ from rpcrdma.capture.recorder import Captures
 from rpcrdma.engine.config import LARGEST_LEASE
 from rpcrdma.engine.counters import Counters
 from rpcrdma.firewall import Ticker, contain
-from rpcrdma.hosts import HostLimits, Hosts, Refused
+from rpcrdma.hosts import HostLimits, Hosts, Refused, Seat
 from rpcrdma.log_limits import limited_logger
-from rpcrdma.memory import OutOfMemory, Pool
+from rpcrdma.memory import Account, Lease, OutOfMemory, Pool
+from rpcrdma.server.newcomers import NO_MEMORY, Newcomer
 from rpcrdma.server.poisoned import PoisonedCalls
 from rpcrdma.server.rdma_connection import Dispatcher, RdmaConnection, RdmaServerOptions
+from rpcrdma.server.rdma_options import receive_memory
 from rpcrdma.verbs.interface import (
     ConnectRequest,
     ListenAddress,
@@ -55,6 +58,7 @@ class RdmaServer:
         self.counters = Counters()
         self.poisoned = PoisonedCalls(clock or asyncio.get_running_loop().time)
         self.connections: set[RdmaConnection] = set()
+        self._newcomers: set[Newcomer] = set()
         self.accepted = 0
         self.rejected = 0
         self.port = 0
@@ -80,18 +84,36 @@ class RdmaServer:
         except Refused as refused:
             self._reject(request, str(refused))
             return
+        options = self.options.responder
+        account = seat.account(receive_memory(options))
         try:
-            now = time.time_ns()  # the peer may know that it is accepted before we are through here
-            connection = seat.member = RdmaConnection(self, request, seat)
+            first = account.lease(options.receive_buffer)
+        except OutOfMemory:
+            newcomer = Newcomer(request, seat, account, options.receive_buffer, self._decide)
+            self._newcomers.add(newcomer)
+            return
+        self._accept(request, seat, account, first)
+
+    def _decide(self, newcomer: Newcomer, outcome: Lease | str) -> None:
+        """Accept one who has waited for memory; or reject, for the reason that is told."""
+        self._newcomers.discard(newcomer)
+        if isinstance(outcome, Lease):
+            self._accept(newcomer.request, newcomer.seat, newcomer.account, outcome)
+            return
+        self.hosts.events["refused_memory"] += outcome is NO_MEMORY
+        newcomer.seat.leave()
+        newcomer.account.close()
+        self._reject(newcomer.request, outcome)
+
+    def _accept(self, request: ConnectRequest, seat: Seat, account: Account, first: Lease) -> None:
+        now = time.time_ns()  # the peer may know that it is accepted before we are through here
+        try:
+            connection = seat.member = RdmaConnection(self, request, seat, account, first)
         except BaseException as error:
             seat.leave()
-            if isinstance(error, OutOfMemory):
-                self.hosts.events["refused_memory"] += 1
-                self._reject(request, "no memory for Receives")
-            elif isinstance(error, OSError):
-                _log.info("connection of %s could not be accepted: %s", request.peer_address, error)
-            else:
+            if not isinstance(error, OSError):
                 raise
+            _log.info("connection of %s could not be accepted: %s", request.peer_address, error)
             return
         self.connections.add(connection)
         self.accepted += 1
@@ -102,7 +124,8 @@ class RdmaServer:
         _log.warning("connection of %s rejected: %s", request.peer_address, reason)
         ours = self.options.responder.private_data.encode()
         self.captures.refused(self.describe(request, request.private_data, ours, f"rejected: {reason}", rejected=True))
-        request.reject(ours)
+        with contextlib.suppress(OSError):  # the peer has gone by now
+            request.reject(ours)
 
     def describe(
         self, ends: ConnectRequest | RdmaConnection, theirs: bytes, ours: bytes, note: str, *, rejected: bool = False
@@ -130,6 +153,8 @@ class RdmaServer:
         for listener in self._listeners:
             listener.close()
         self._listeners.clear()
+        for newcomer in list(self._newcomers):
+            newcomer.evict("as the server stops")
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

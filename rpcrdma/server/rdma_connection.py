@@ -18,8 +18,9 @@ Time
     is one that holds much memory while that is short, and whose peer makes no headway.
 
 Refusals
-    A connection is rejected when there are too many, and when no memory is left for a single Receive. A peer that does
-    not let us read its memory is accepted: what fits inline works, and calls with Read chunks get an error.
+    A connection is rejected when there are too many, and when for seconds there is no memory for a single Receive
+    (:mod:`rpcrdma.server.newcomers`). A peer that does not let us read its memory is accepted: what fits inline works,
+    and calls with Read chunks get an error.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ from rpcrdma.server.dispatching import Dispatcher as Dispatcher
 from rpcrdma.server.lease_waits import LeaseWaits
 from rpcrdma.server.rdma_options import SMALLEST_BLOCK as SMALLEST_BLOCK
 from rpcrdma.server.rdma_options import RdmaServerOptions as RdmaServerOptions
-from rpcrdma.server.rdma_options import receive_memory
 from rpcrdma.server.slowing import Slowing
 from rpcrdma.verbs.departed import DepartedEndpoint
 from rpcrdma.verbs.interface import ConnectRequest, Endpoint, Received, RemoteAccessError
@@ -74,7 +74,10 @@ _trace_log = logging.getLogger("rpcrdma.trace")
 class RdmaConnection(Unsecured):
     """One connection: handler of its endpoint's events, and the transport of its calls."""
 
-    def __init__(self, server: RdmaServer, request: ConnectRequest, seat: Seat) -> None:
+    def __init__(
+        self, server: RdmaServer, request: ConnectRequest, seat: Seat, receive_account: Account, first: Lease
+    ) -> None:
+        """``first``: a Receive of ``receive_account``, which is taken."""
         self.netid = "rdma6" if ":" in request.peer_address else "rdma"
         self.peer_address = request.peer_address
         self.peer_port = request.peer_port
@@ -101,28 +104,25 @@ class RdmaConnection(Unsecured):
         self._tap: Tap | None = None
         self._native: NativeResponder | None = None
         self._peer_data = request.private_data
-        self._accept(request)
+        self._receive_account = receive_account
+        self._accept(request, [first])
 
-    def _accept(self, request: ConnectRequest) -> None:
-        """Lease Receives, as many as there are, and accept. Raises OutOfMemory when there is none."""
+    def _accept(self, request: ConnectRequest, receives: list[Lease]) -> None:
+        """Lease further Receives, as many as there are, and accept."""
         options = self._server.options
         responder = options.responder
         if not request.can_invalidate:
             # RFC 8797 section 4.1: who sets the R bit can; and the other side then counts on it.
             responder = replace(responder, remote_invalidation=False)
-        self._own_data = responder.private_data.encode()
-        peer = private_data.find(request.private_data)
-        properties = private_data.negotiate(responder.private_data, peer)
-        self._receive_account = self._seat.account(receive_memory(responder))
-        self._account: Account = self._seat.account(options.connection_memory)
-        self._lease_waits = LeaseWaits(self._account, self._loop, options.lease_timeout)
-        receives: list[Lease] = []
         try:
+            self._own_data = responder.private_data.encode()
+            peer = private_data.find(request.private_data)
+            properties = private_data.negotiate(responder.private_data, peer)
+            self._account: Account = self._seat.account(options.connection_memory)
+            self._lease_waits = LeaseWaits(self._account, self._loop, options.lease_timeout)
             with contextlib.suppress(OutOfMemory):
-                for _ in range(responder.first_receives):
-                    receives.append(self._receive_account.lease(responder.receive_buffer))  # noqa: PERF401 (may stop short)
-            if not receives:
-                raise OutOfMemory("no Receive")
+                while len(receives) < responder.first_receives:
+                    receives.append(self._receive_account.lease(responder.receive_buffer))
             self.responder = Responder(
                 responder,
                 properties,
