@@ -136,6 +136,7 @@ class Calm(Theirs):
         super().__init__(directory, calm)
 
 
+RIVALS: Final = (Theirs.name, Calm.name)
 Kind = type[Ours] | type[Theirs]
 
 
@@ -193,9 +194,6 @@ class CephStudy(Study):
             for (call, connections), found in compared(rows).items()
             if Theirs.name in found
         }
-
-
-RIVALS: Final = (Theirs.name, Calm.name)
 
 
 def compared(rows: Sequence[Row]) -> dict[tuple[str, int], dict[str, Row]]:

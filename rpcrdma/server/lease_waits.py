@@ -21,7 +21,7 @@ class LeaseWaits:
 
     async def wait(self, size: int) -> Lease:
         """A buffer of ``size`` octets, when there is one. Raises OutOfMemory when a bound is smaller than ``size`` or
-        the time is over, and what :meth:`fail` is given when the connection ends."""
+        the time is over, ConnectionResetError when the connection ends."""
         waiter: asyncio.Future[Lease] = self._loop.create_future()
         available = self._waiters[waiter] = partial(self._available, waiter, size)
         timer = None
@@ -41,11 +41,11 @@ class LeaseWaits:
             self._waiters.pop(waiter, None)
             del waiter, timer, available  # they may hold an exception whose traceback holds this frame
 
-    def fail(self, error: ConnectionError) -> None:
-        """The connection has ended."""
+    def fail(self, why: str) -> None:
+        """The connection has ended: whoever waits gets ConnectionResetError, each one of its own."""
         for waiter in list(self._waiters):
             if not waiter.done():
-                waiter.set_exception(error)
+                waiter.set_exception(ConnectionResetError(why))
 
     def _available(self, waiter: asyncio.Future[Lease], size: int) -> None:
         if waiter.done():

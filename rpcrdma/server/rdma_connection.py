@@ -257,7 +257,7 @@ class RdmaConnection(Unsecured):
             self._late.popleft()[0].release()
         for step in (self.responder.close, self._account.close, self._receive_account.close):
             contain(None, step)
-        self._lease_waits.fail(ConnectionResetError("the connection is gone"))
+        self._lease_waits.fail("the connection is gone")
         callbacks, self._on_close = self._on_close, []
         for callback in callbacks:
             contain(None, callback)

@@ -195,7 +195,7 @@ class TcpConnection(CountingConnection):
         self._securing.close()
         # It holds what holds us: that would be left to the collector of garbage. Not now: it may be what calls us.
         self._loop.call_soon(self._stream.answer_natively, None)
-        self._lease_waits.fail(ConnectionError("the connection is closed"))
+        self._lease_waits.fail("the connection is closed")
         handlers, self._close_handlers = self._close_handlers, []
         for handler in handlers:
             contain(None, handler)

@@ -18,6 +18,12 @@ POOL = 8 << 20
 PROVIDERS = pytest.mark.parametrize("provider", [LoopbackProvider, SoftIwarp], ids=["loopback", "softiwarp"])
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch):
+    """A busy machine takes its time."""
+    monkeypatch.setattr(newcomers, "PATIENCE", 60.0)
+
+
 def hog(rig):
     """All memory that there is, as the leases of somebody else."""
     account = rig.pool.account(POOL)
