@@ -44,50 +44,70 @@ unexport PYTHONDONTWRITEBYTECODE
 # The declarations are sources, too: formats are generated from them (nfsd/wire/).
 SOURCES := $(shell find nfsd rpcrdma -name '*.pyx' -o -name '*.pxd' -o -name '*.pxi') setup.py setup_translate.py \
 	$(wildcard nfsd/protocol/*.py nfsd/wire/*.py rpcrdma/xdr/*.py rpcrdma/wire/*.py rpcrdma/rpc/messages.py)
+# The provider over RDMA devices is a tenth of what is compiled. To serve, it is built where there are such devices.
+VERBS := $(if $(wildcard /sys/class/infiniband/*),$(STAMPS)/verbs)
 DEB_SOURCES := $(shell git ls-files nfsd rpcrdma bench debian systemd docs setup.py setup_translate.py pyproject.toml exports.yaml '*.md' 2>/dev/null)
 BENCH_SOURCES := $(wildcard bench/*.pyx bench/*.pxd)
-START := $(shell date +%s)
-SAY = echo "[$$(( $$(date +%s) - $(START) ))s]"
+# Makes that this one runs go on counting.
+ifndef BEGAN
+BEGAN := $(shell date +%s)
+endif
+export BEGAN
+SAY = echo "[$$(( $$(date +%s) - $(BEGAN) ))s]"
 
 .PHONY: setup develop tools run test test-long test-devices test-fast test-guest test-newest test-some-newest test-matrix test-kerberos test-ceph test-ceph-guest test-faults test-trixie test-distribution test-deb test-container test-soak demo deb lint lab fuzz hostile ceph clean help
 
 help:
 	@sed -n 's/^#   //p' Makefile
 
-setup: $(STAMPS)/extensions
+setup: $(STAMPS)/setup
 	@:
 
 develop: $(STAMPS)/development
 	@:
 
-# The virtual environment, with everything that serving and building need, and the package in editable form. (Its extensions
-# are built once, below.) The file "incomplete" exists while this runs. An environment that has it was left half-way.
-$(STAMPS)/package: pyproject.toml setup.py tests/vm/host-packages.sh
+# The virtual environment, with what building needs. The file "incomplete" exists until everything that serving needs is there,
+# too. An environment that has it was left half-way.
+$(STAMPS)/tools: pyproject.toml setup.py tests/vm/host-packages.sh
 	@tests/vm/host-packages.sh build
-	@tests/vm/host-packages.sh verbs
 	@[ ! -e $(STAMPS)/incomplete ] || rm -rf $(VENV)
 	@mkdir -p $(STAMPS) && touch $(STAMPS)/incomplete
 	@$(SAY) "virtual environment $(VENV)"
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
+	@$(SAY) "installing the tools to build with"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' wheel 'Cython>=3.0' 'xdrlib3>=0.1'
+	@touch $@
+
+# The package in editable form, and what it needs. (Its extensions are built once, below.)
+$(STAMPS)/package: $(STAMPS)/tools
 	@$(SAY) "installing the Python packages"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' wheel 'Cython>=3.0'
 	@RDMA_NFSD_EXTENSIONS=none $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-build-isolation --editable .
-	@rm $(STAMPS)/incomplete && touch $@
+	@rm -f $(STAMPS)/incomplete && touch $@
+
+# The headers for RDMA devices.
+$(STAMPS)/verbs: $(STAMPS)/tools
+	@tests/vm/host-packages.sh verbs
+	@touch $@
 
 # Build the extensions whose sources have changed, with the environment's own Cython and without network. If $(BUILDING) is
 # still there, an earlier build was interrupted, and the files that it wrote may be incomplete.
-$(STAMPS)/extensions: $(STAMPS)/package $(SOURCES)
-	@$(SAY) "building the extensions (one to three minutes on two processors)"
+$(STAMPS)/extensions: $(STAMPS)/tools $(VERBS) $(SOURCES)
+	@$(SAY) "building the extensions (about a minute on two processors)"
 	@[ ! -e $(BUILDING) ] || find nfsd rpcrdma bench build \( -name '*.c' -o -name '*.o' -o -name '*.so' \) \
 		-newer $(BUILDING) -delete 2>/dev/null || :
 	@mkdir -p build && touch $(BUILDING)
 	@RDMA_NFSD_EXTENSIONS=serve $(BIN)/python setup.py --quiet build_ext --inplace
 	@rm $(BUILDING) && touch $@
+
+# Both at a time: building begins with some seconds in which only one processor has work.
+$(STAMPS)/setup: $(STAMPS)/tools $(VERBS) $(SOURCES)
+	@$(MAKE) --no-print-directory -j2 $(STAMPS)/package $(STAMPS)/extensions
+	@touch $@
 	@$(SAY) "installed: $(BIN)/rdma-nfsd"
 
 # Tests, lint and measuring also need the tools and the load generator.
-$(STAMPS)/development: $(STAMPS)/extensions $(BENCH_SOURCES)
+$(STAMPS)/development: $(STAMPS)/verbs $(STAMPS)/setup $(BENCH_SOURCES)
 	@$(SAY) "installing the development tools"
 	@RDMA_NFSD_EXTENSIONS=none $(BIN)/python -m pip install --quiet --disable-pip-version-check \
 		--no-build-isolation --editable '.[dev]'

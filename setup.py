@@ -80,8 +80,8 @@ have_cephfs = wanted and links("cephfs/libcephfs.h", "ceph_version(0, 0, 0)", ("
 have_rados = wanted and links("rados/librados.h", "rados_connect(0)", ("rados",))
 if wanted and not have_verbs:
     sys.stderr.write(
-        "*** setup.py: no headers of libibverbs and librdmacm: building WITHOUT the provider over RDMA devices.\n"
-        "*** For it: apt-get install libibverbs-dev librdmacm-dev, and build again. softiwarp needs neither.\n"
+        "setup.py: no headers of libibverbs and librdmacm: building without the provider over RDMA devices. For it:\n"
+        "apt-get install libibverbs-dev librdmacm-dev, and build again. softiwarp needs neither.\n"
     )
 if wanted and not have_cephfs:
     sys.stderr.write(

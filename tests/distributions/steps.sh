@@ -22,7 +22,6 @@ step() { # step NAME WORDS...: run a command and tell how long it took
     return $status
 }
 
-packages() { tests/vm/host-packages.sh build && tests/vm/host-packages.sh verbs; }
 
 serve() { # in a network of its own: the ports of the machine may be taken
     unshare --net bash -eu -c '
@@ -50,9 +49,9 @@ mounted() { # the demonstration's own words go to its log: the kernel's line of 
 }
 
 touch "$told"
-step "Debian's packages" packages
-step "Python packages" make .venv/stamps/package
-step "extensions" make setup
+step "Debian's packages" tests/vm/host-packages.sh build
+step "virtual environment, tools to build with" make .venv/stamps/tools
+step "extensions, Python packages" make setup
 step "\`make run\`, \`rdma-nfsd ls\`, \`rdma-nfsd cat\`" serve
 [ "$way" != served ] || exit 0
 step "\`make lab\`, a guest with Linux" make lab
