@@ -94,8 +94,8 @@ if wanted and not have_rados:
 have = {VERBS: have_verbs, ("cephfs",): have_cephfs, ("rados",): have_rados, (): wanted}
 
 # What makes -O2 worth while for calls into CPython (calls inlined, rare blocks out of the way), and none of the passes
-# over values in registers, which take gcc a third of its time. Modules in which common calls spend theirs ask for -O2
-# in their first line ("distutils:").
+# over values in registers and over pointers, which take gcc a third of its time. Modules in which common calls spend
+# theirs ask for -O2 in their first line ("distutils:").
 OPTIMIZED = [
     "-O1",
     "-finline-small-functions",
@@ -107,12 +107,16 @@ OPTIMIZED = [
     "-falign-functions",
     "-falign-jumps",
     "-falign-loops",
+    "-fno-tree-dominator-opts",
+    "-fno-tree-pta",
 ]
+# Lines of C in what a debugger says, for those who ask for them: the C is generated, and writing them takes time, too.
+DEBUGGING = "-g1" if "-g" in os.environ.get("CFLAGS", "").split() else "-g0"
 extensions = [
     Extension(
         ".".join(source.with_suffix("").parts),
         [str(source)],
-        extra_compile_args=[*OPTIMIZED, "-g1", "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-sign-compare"],
+        extra_compile_args=[*OPTIMIZED, DEBUGGING, "-fno-strict-aliasing", "-Wno-unused-function", "-Wno-sign-compare"],
         define_macros=[LARGE] if CEPHFS in source.parents else [],
         libraries=["pthread", "dl", *libraries_of(source)],
     )
@@ -146,6 +150,8 @@ translated = translate(extensions, PROCESSORS, DIRECTIVES)
 for extension in translated:
     # Cython puts what a file asks for first, and gcc takes the last.
     extension.extra_compile_args.sort(key="-O2".__eq__)
+# The longest first, as there, too.
+translated.sort(key=lambda extension: os.path.getsize(extension.sources[0]), reverse=True)
 
 setup(
     ext_modules=translated,
