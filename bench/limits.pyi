@@ -13,6 +13,9 @@ def ask(fd: int, request: int, reply: int, outstanding: int, seconds: float) -> 
 def drain(fd: int) -> int:
     """Receive until the peer closes."""
 
+def store(fd: int, file: int, size: int, header: int, reply: int, room: int) -> int:
+    """Put the data of requests into a file until the peer closes."""
+
 def stream(fd: int, seconds: float) -> float:
     """Send. Returns octets per second."""
 

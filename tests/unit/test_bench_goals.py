@@ -1,11 +1,13 @@
 """Goals are computed from the figures of one run."""
 
 import copy
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from bench import __main__ as bench
-from bench import compare, document, goals, report
+from bench import compare, document, goals, limits, report
 from bench.__main__ import NAMES, main, parser
 from bench.goals import at_least, at_most, rows
 from bench.writers import Writers
@@ -138,7 +140,7 @@ def test_a_study_that_fails_takes_nothing_else_with_it(monkeypatch):
 
 def test_the_table_counts_and_shows_what_is_missed():
     lines = goals.table(everything(1.0, 4.0))
-    assert "| GETATTR p99, a stalled fsync, tcp | 3 x idle | 31.0 of 30.0 µs | **no** |" in lines
+    assert "| GETATTR p99, a stalled fsync, tcp | 3 x idle | 31.0 of 30.0 µs |  | **no** |" in lines
     assert lines[-1] == f"{len(rows(everything(1.0, 4.0))) - 1} met, 1 not, 0 not measured."
 
 
@@ -181,3 +183,26 @@ def test_two_trees_are_compared_with_all_of_todays_scenarios(monkeypatch, tmp_pa
     assert (options.old, options.new) == (tmp_path / "old", tmp_path / "new")
     assert (options.scenario, options.transport) == ([], ["tcp", "rdma"]), "none named: today's"
     assert rows({"machine": {}, "servers": {}, "before": before})[0].met is False
+
+
+def test_the_floor_of_writes_stands_beside_their_goals():
+    result = everything(1.0, 4.0)
+    result["places"]["ext4"] |= {"store_4k_us": 3.0, "store_1m_us": 250.0}
+    floors = {row.scenario: row.floor for row in rows(result) if row.floor}
+    assert floors == {"write-4k-32, ext4": "3.00 µs", "write-1m-4, ext4": "250 µs", "write-1m-4x4, ext4": "250 µs"}
+    assert any("| 250 µs |" in line for line in goals.table(result))
+
+
+def test_what_floors_are_measured_by_puts_the_data_into_the_file(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(bytes(64 << 10))
+    ours, theirs = socket.socketpair()
+    request = bytes(10) + b"x" * 4096
+    with ours, theirs, file.open("rb+") as target, ThreadPoolExecutor(1) as pool:
+        stored = pool.submit(limits.store, theirs.fileno(), target.fileno(), 4096, 10, 3, 64 << 10)
+        ours.sendall(request * 3 + request[:50])
+        answered = ours.recv(9, socket.MSG_WAITALL)
+        ours.shutdown(socket.SHUT_WR)
+        assert stored.result(60) == 3
+    assert answered == bytes(9)
+    assert file.read_bytes().count(b"x") == 3 * 4096
