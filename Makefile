@@ -93,7 +93,7 @@ $(STAMPS)/verbs: $(STAMPS)/tools
 # Build the extensions whose sources have changed, with the environment's own Cython and without network. If $(BUILDING) is
 # still there, an earlier build was interrupted, and the files that it wrote may be incomplete.
 $(STAMPS)/extensions: $(STAMPS)/tools $(VERBS) $(SOURCES)
-	@$(SAY) "building the extensions (about a minute on two processors)"
+	@$(SAY) "building the extensions (one to two minutes on two processors)"
 	@[ ! -e $(BUILDING) ] || find nfsd rpcrdma bench build \( -name '*.c' -o -name '*.o' -o -name '*.so' \) \
 		-newer $(BUILDING) -delete 2>/dev/null || :
 	@mkdir -p build && touch $(BUILDING)
