@@ -1,8 +1,11 @@
-"""setup_translate reads each declaration once. The C is what Cython alone makes, and mistakes are told as ever."""
+"""setup_translate reads each declaration once. The C is what Cython alone makes, but that gcc is told what seldom
+runs. Mistakes are told as ever."""
 
 import os
+import re
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import pytest
@@ -34,6 +37,10 @@ else:
 """
 
 NUMBERS = 5
+PRAGMAS = re.compile(r"#ifndef __clang__\n(?:#pragma GCC .*\n)+#endif\n")
+UNOPTIMIZED = re.compile(
+    r"#pragma GCC push_options\n#pragma GCC optimize \(0\)\n.*?#pragma GCC pop_options\n", re.DOTALL
+)
 
 
 def sources(directory: Path) -> None:
@@ -79,7 +86,28 @@ def test_the_c_is_what_cython_makes_of_each_module_alone(tmp_path: Path) -> None
         assert done.stdout == ("" if one == "alone" else "read once\n")
         texts.append(made(tmp_path / one))
     assert len(texts[0]) == NUMBERS
-    assert texts[0] == texts[1]
+    assert texts[0] == {name: PRAGMAS.sub("", text) for name, text in texts[1].items()}
+
+
+@pytest.mark.timeout(900)
+def test_gcc_optimizes_a_modules_own_functions_and_not_its_start(tmp_path: Path) -> None:
+    sources(tmp_path)
+    done = run(tmp_path, "together")
+    assert done.returncode == 0, done.stderr
+    (text,) = (text for name, text in made(tmp_path).items() if name == "m1.c")
+    unoptimized = UNOPTIMIZED.findall(text)
+    assert "push_options" not in UNOPTIMIZED.sub("", text)
+    assert any("__pyx_pymod_exec_m1(" in part for part in unoptimized)
+    assert any("void __Pyx_AddTraceback(" in part for part in unoptimized)
+    assert not any(
+        "__pyx_f_4pack_2m1_2C1_get(struct __pyx_obj_4pack_2m1_C1 *__pyx_v_self) {" in each for each in unoptimized
+    )
+    # What comes behind is optimized again: gcc says so by a macro.
+    (tmp_path / "m1.c").write_text(f"{text}\n#ifdef __OPTIMIZE__\nint optimized_again;\n#endif\n")
+    include = f"-I{sysconfig.get_path('include')}"
+    compiled = ["gcc", "-O1", "-fPIC", "-w", include, "-c", str(tmp_path / "m1.c"), "-o", str(tmp_path / "m1.o")]
+    subprocess.run(compiled, check=True)
+    assert b"optimized_again" in (tmp_path / "m1.o").read_bytes()
 
 
 @pytest.mark.timeout(900)
