@@ -60,8 +60,8 @@ def test_the_steps_of_make_run_are_those_of_the_makefile() -> None:
     wanted = makefile.partition("setup: ")[2].partition("\n$(STAMPS)/development:")[0]
     steps = re.findall(r'\$\(SAY\) "(.*)"$', wanted, re.MULTILINE)
     scripts = re.findall(r'step "([^$"]*)', (REPO / "tests/vm/host-packages.sh").read_text())
-    assert said[-4:] == steps
-    for line in said[:-4]:
+    assert said[-len(steps) :] == steps
+    for line in said[: -len(steps)]:
         assert any(line.startswith(script.strip()) for script in scripts), line
     assert "exec .venv/bin/rdma-nfsd serve --config exports.yaml\n" in block
     assert "\texec $(BIN)/rdma-nfsd serve --config exports.yaml\n" in (REPO / "Makefile").read_text()
