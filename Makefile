@@ -66,8 +66,8 @@ setup: $(STAMPS)/setup
 develop: $(STAMPS)/development
 	@:
 
-# The virtual environment, with what building needs. The file "incomplete" exists until everything that serving needs is there,
-# too. An environment that has it was left half-way.
+# The virtual environment, with what building needs. The file "incomplete" exists while this runs. An environment that has it was
+# left half-way.
 $(STAMPS)/tools: pyproject.toml setup.py tests/vm/host-packages.sh
 	@tests/vm/host-packages.sh build
 	@[ ! -e $(STAMPS)/incomplete ] || rm -rf $(VENV)
@@ -76,14 +76,16 @@ $(STAMPS)/tools: pyproject.toml setup.py tests/vm/host-packages.sh
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(VENV)
 	@$(SAY) "installing the tools to build with"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'setuptools>=77' wheel 'Cython>=3.0' 'xdrlib3>=0.1'
-	@touch $@
+	@rm $(STAMPS)/incomplete && touch $@
 
-# The package in editable form, and what it needs. (Its extensions are built once, below.)
+# The package in editable form, and what it needs. (Its extensions are built once, below.) The file "installing" exists while this
+# runs. If it is there before, packages may have been left half-way: all are installed again.
 $(STAMPS)/package: $(STAMPS)/tools
 	@$(SAY) "installing the Python packages"
-	@RDMA_NFSD_EXTENSIONS=none $(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	@again=; [ ! -e $(STAMPS)/installing ] || again=--force-reinstall; touch $(STAMPS)/installing; \
+		RDMA_NFSD_EXTENSIONS=none $(BIN)/python -m pip install --quiet --disable-pip-version-check $$again \
 		--no-build-isolation --editable .
-	@rm -f $(STAMPS)/incomplete && touch $@
+	@rm $(STAMPS)/installing && touch $@
 
 # The headers for RDMA devices.
 $(STAMPS)/verbs: $(STAMPS)/tools

@@ -22,7 +22,6 @@ step() { # step NAME WORDS...: run a command and tell how long it took
     return $status
 }
 
-
 serve() { # in a network of its own: the ports of the machine may be taken
     unshare --net bash -eu -c '
         ip link set lo up
