@@ -266,5 +266,5 @@ lint: develop
 clean:
 	rm -rf $(VENV) .lab .fuzz build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find nfsd rpcrdma bench tests -name __pycache__ -prune -exec rm -rf {} +
-	rm -f nfsd/wire/nfs*.pxd rpcrdma/wire/rpc.pxd rpcrdma/wire/rdma1.pxd rpcrdma/wire/rdma2.pxd rpcrdma/wire/chunk_lists.pxd
+	rm -f nfsd/wire/nfs*.pxd rpcrdma/wire/rpc.pxd rpcrdma/wire/rdma*.pxd rpcrdma/wire/chunk_lists.pxd
 	find nfsd rpcrdma bench \( -name '*.so' -o -name '*.c' -o -name '*.html' \) -delete

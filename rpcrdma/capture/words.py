@@ -10,9 +10,21 @@ from dataclasses import dataclass, field
 
 from rpcrdma.wire import private_data
 from rpcrdma.wire.errors import TransportError, decode_error
-from rpcrdma.wire.header import CALL, FIXED_WORDS, RDMA_ERROR, REPLY, Codec, Discard, Header, HeaderFault
-from rpcrdma.wire.version_one import RDMA_DONE, RDMA_MSGP, VersionOne
-from rpcrdma.wire.version_two import RDMA2_OPTIONAL, MessageHeader, OptionHeader, VersionTwo
+from rpcrdma.wire.header import (
+    CALL,
+    FIXED_WORDS,
+    RDMA2_OPTIONAL,
+    RDMA_DONE,
+    RDMA_ERROR,
+    RDMA_MSGP,
+    REPLY,
+    Codec,
+    Discard,
+    Header,
+    HeaderFault,
+)
+from rpcrdma.wire.version_one import VersionOne
+from rpcrdma.wire.version_two import MessageHeader, OptionHeader, VersionTwo
 
 PROCEDURES = {
     1: {0: "RDMA_MSG", 1: "RDMA_NOMSG", RDMA_MSGP: "RDMA_MSGP", RDMA_DONE: "RDMA_DONE", RDMA_ERROR: "RDMA_ERROR"},

@@ -16,7 +16,7 @@ from rpcrdma.memory cimport Account, Lease
 from rpcrdma.octets cimport load32
 from rpcrdma.place cimport ANSWERED, WAITS, Held
 from rpcrdma.wire.chunk_lists cimport WORD
-from rpcrdma.wire.rdma1 cimport RDMA_NOMSG
+from rpcrdma.wire.rdma cimport RDMA_NOMSG
 from rpcrdma.wire.transport_header cimport header_t, load_header, reply_header_size
 
 from rpcrdma.memory import OutOfMemory

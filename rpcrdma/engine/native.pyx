@@ -30,7 +30,7 @@ from rpcrdma.pace cimport Pace
 from rpcrdma.place cimport ANSWERED, WAITS, Answerer, load32, load64
 from rpcrdma.verbs.native cimport Fetch, NativeEndpoint, NativeOwner, Target
 from rpcrdma.wire.chunk_lists cimport READ_ENTRY_SIZE
-from rpcrdma.wire.rdma1 cimport CALL, RDMA_NOMSG
+from rpcrdma.wire.rdma cimport CALL, RDMA_NOMSG
 from rpcrdma.wire.transport_header cimport DISCARD, GOOD, header_t, load_header
 
 from rpcrdma.memory import OutOfMemory

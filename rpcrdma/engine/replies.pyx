@@ -23,7 +23,7 @@ from rpcrdma.pipes cimport Pipe, worth
 from rpcrdma.place cimport DECLINED, LONG_WHOLE, Answerer, Place, aside_t, load32, load64, span_t
 from rpcrdma.verbs.native cimport NativeEndpoint, Target
 from rpcrdma.wire.chunk_lists cimport SEGMENT_SIZE
-from rpcrdma.wire.rdma1 cimport RDMA_MSG, RDMA_NOMSG
+from rpcrdma.wire.rdma cimport RDMA_MSG, RDMA_NOMSG
 from rpcrdma.wire.transport_header cimport (
     header_t,
     invalidates,

@@ -15,24 +15,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rpcrdma.engine.config import ResponderOptions
-from rpcrdma.wire import version_one, version_two
 from rpcrdma.wire.header import Codec
 from rpcrdma.wire.private_data import Properties
+from rpcrdma.wire.version_one import VersionOne
+from rpcrdma.wire.version_two import INITIAL_THRESHOLD, THRESHOLD, VersionTwo
 
-VERSION_ONE: Mapping[int, Codec] = {version_one.VERSION: version_one.VersionOne()}
-VERSIONS: Mapping[int, Codec] = {**VERSION_ONE, version_two.VERSION: version_two.VersionTwo()}
+VERSION_ONE: Mapping[int, Codec] = {VersionOne.version: VersionOne()}
+VERSIONS: Mapping[int, Codec] = {**VERSION_ONE, VersionTwo.version: VersionTwo()}
 
 
 def final(version: int, negotiated: Properties, remote_invalidation: bool) -> Properties:
     """What holds for messages of ``version`` once it is settled, given what RFC 8797's private data says; and whether
     this end has anything against remote invalidation."""
-    if version == version_one.VERSION:
+    if version == VersionOne.version:
         return negotiated
     # "Default Values": 4096 octets are what everyone takes; who takes more may say so by other means, and private
     # data is such. Whether a handle may be invalidated, the requester says call by call.
-    least = version_two.THRESHOLD
     return Properties(
-        max(least, negotiated.send_threshold), max(least, negotiated.receive_threshold), remote_invalidation
+        max(THRESHOLD, negotiated.send_threshold), max(THRESHOLD, negotiated.receive_threshold), remote_invalidation
     )
 
 
@@ -50,7 +50,7 @@ class Versions:
         self.supported = range(min(self.codecs), max(self.codecs) + 1)
         """Those that ERR_VERS tells of."""
         self.settled: int | None = None
-        self.version = version_one.VERSION
+        self.version = VersionOne.version
         """The version of the last call, or the one that is settled; backward calls have it too."""
         self.properties = negotiated
         """What holds for that version now."""
@@ -65,11 +65,11 @@ class Versions:
 
     def initial(self, version: int) -> Properties:
         """What holds for messages of ``version`` while it is not settled."""
-        if version == version_one.VERSION:
+        if version == VersionOne.version:
             return self._negotiated
         # The requester cannot know yet that we are more than a version One responder, and its Receives may be as small.
-        threshold = version_two.INITIAL_THRESHOLD
-        return Properties(threshold, self._negotiated.receive_threshold, self._options.remote_invalidation)
+        receive_threshold = self._negotiated.receive_threshold
+        return Properties(INITIAL_THRESHOLD, receive_threshold, self._options.remote_invalidation)
 
     def final(self, version: int) -> Properties:
         """What holds for messages of ``version`` once it is settled."""

@@ -1,7 +1,8 @@
 """What every version of the RPC-over-RDMA transport header has in common (RFC 8166 section 4.2).
 
-Owns the decoded header, the ways a header can be wrong, and the interface of one version's codec; imports
-:mod:`rpcrdma.wire.chunks`. The first four words keep their meaning in all versions, and so does ERR_VERS.
+Owns the numbers of both versions, which native code has from here (``rdma.pxd``), the decoded header, the ways a header
+can be wrong, and the interface of one version's codec; imports :mod:`rpcrdma.wire.chunks`.
+The first four words keep their meaning in all versions, and so does ERR_VERS.
 """
 
 from __future__ import annotations
@@ -13,14 +14,26 @@ from typing import NamedTuple, Protocol
 
 from rpcrdma.wire.chunks import ReadSegment, WriteChunk
 
+VERSION_ONE = 1
+VERSION_TWO = 2
+
 FIXED_WORDS = struct.Struct(">4I")
 """xid, version, credit value, procedure."""
 SMALLEST_HEADER = 28
 """A shorter message cannot be trusted in any field (section 4.5)."""
+LISTS_ONE = 16
+"""Where the chunk lists begin in version One,"""
+LISTS_TWO = 24
+"""and in version Two."""
 
 RDMA_MSG = 0
 RDMA_NOMSG = 1
+RDMA_MSGP = 2
+"""Version One, as the next."""
+RDMA_DONE = 3
 RDMA_ERROR = 4
+RDMA2_OPTIONAL = 5
+"""Version Two."""
 
 CALL = 0
 REPLY = 1

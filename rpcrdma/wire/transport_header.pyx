@@ -12,10 +12,22 @@ from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from libc.string cimport memcpy, memset
 
 from rpcrdma.octets cimport load32, load64, padded, store32
-from rpcrdma.wire cimport rdma1, rdma2
 from rpcrdma.wire.chunk_lists cimport READ_ENTRY_SIZE, SEGMENT_SIZE, WORD
-from rpcrdma.wire.rdma1 cimport CALL, RDMA_ERROR, RDMA_MSG, RDMA_NOMSG, REPLY, SMALLEST_HEADER, UNDECIDED
-from rpcrdma.wire.rdma2 cimport OPTION, RDMA2_OPTIONAL
+from rpcrdma.wire.rdma cimport (
+    CALL,
+    LISTS_ONE,
+    LISTS_TWO,
+    OPTION,
+    RDMA2_OPTIONAL,
+    RDMA_DONE,
+    RDMA_ERROR,
+    RDMA_NOMSG,
+    REPLY,
+    SMALLEST_HEADER,
+    UNDECIDED,
+    VERSION_ONE,
+    VERSION_TWO,
+)
 
 cdef enum:
     OPTION_HEAD = 28        # before rdma_optinfo
@@ -32,9 +44,9 @@ cdef int load_header(const uint8_t *octets, size_t size, size_t most, header_t *
     into.version = load32(octets + 4)
     into.credit = load32(octets + 8)
     into.procedure = load32(octets + 12)
-    if into.version == rdma1.VERSION:
+    if into.version == VERSION_ONE:
         return load_one(octets, size, most, into)
-    if into.version == rdma2.VERSION:
+    if into.version == VERSION_TWO:
         return load_two(octets, size, most, into)
     return BAD_VERSION
 
@@ -42,10 +54,10 @@ cdef int load_header(const uint8_t *octets, size_t size, size_t most, header_t *
 cdef int load_one(const uint8_t *octets, size_t size, size_t most, header_t *into) noexcept nogil:
     if into.procedure > RDMA_NOMSG:
         # Sections 4.6.2 and 4.2.4: the one was never answered, the other is an answer.
-        if into.procedure == rdma1.RDMA_DONE or into.procedure == RDMA_ERROR:
+        if into.procedure == RDMA_DONE or into.procedure == RDMA_ERROR:
             return DISCARD
         return BAD_PROCEDURE
-    into.reads = rdma1.LISTS
+    into.reads = LISTS_ONE
     if not load_lists(octets, size, most, into):
         return BAD_HEADER
     into.direction = CALL
@@ -75,7 +87,7 @@ cdef int load_two(const uint8_t *octets, size_t size, size_t most, header_t *int
             return GOOD
     else:
         into.inv_handle = load32(octets + 20)
-        into.reads = rdma2.LISTS
+        into.reads = LISTS_TWO
         if load_lists(octets, size, most, into):
             return GOOD
     return DISCARD if into.direction == REPLY else BAD_HEADER  # RFC 8166 section 4.5: errors in the header of a reply
@@ -125,7 +137,7 @@ cdef bint load_lists(const uint8_t *octets, size_t size, size_t most, header_t *
 
 cdef size_t reply_header_size(const header_t *header) noexcept nogil:
     """Octets of the header of any reply: an empty Read list (section 4.3.1), and the other lists as they came."""
-    cdef size_t lists = rdma1.LISTS if header.version == rdma1.VERSION else rdma2.LISTS
+    cdef size_t lists = LISTS_ONE if header.version == VERSION_ONE else LISTS_TWO
     return lists + WORD + (header.payload - header.writes)
 
 
@@ -152,7 +164,7 @@ cdef bint invalidates(const uint8_t *octets, const header_t *header, uint32_t *h
     """Whether the reply is to invalidate a handle, where both peers can, and which. Version One: the first of the call's
     first chunk that holds anything (RFC 8797 section 4.1). Version Two: the one that the call names, if it is one of the
     call's ("Remote Invalidation")."""
-    cdef bint one = header.version == rdma1.VERSION
+    cdef bint one = header.version == VERSION_ONE
     cdef const uint8_t *read = octets + header.reads + 2 * WORD
     cdef size_t at = header.writes, index, count = header.read_count
     if not one:
@@ -219,7 +231,7 @@ cdef uint8_t *store_reply_header(
     behind it."""
     cdef size_t index
     at = store32(store32(store32(store32(at, header.xid), header.version), credit), procedure)
-    if header.version == rdma2.VERSION:
+    if header.version == VERSION_TWO:
         at = store32(store32(at, REPLY), header.inv_handle)
     at = store32(at, 0)
     memcpy(at, octets + header.writes, header.payload - header.writes)

@@ -13,26 +13,21 @@ from rpcrdma.wire.errors import ERR_CHUNK
 from rpcrdma.wire.header import (
     CALL,
     FIXED_WORDS,
+    LISTS_ONE,
+    RDMA_DONE,
     RDMA_ERROR,
     RDMA_MSG,
     RDMA_NOMSG,
     REPLY,
     SMALLEST_HEADER,
     UNDECIDED,
+    VERSION_ONE,
     Discard,
     Fault,
     Header,
     HeaderFault,
     Shortage,
 )
-
-VERSION = 1
-
-LISTS = FIXED_WORDS.size
-"""Where the chunk lists begin."""
-
-RDMA_MSGP = 2
-RDMA_DONE = 3
 
 _REPLY = b"\0\0\0\1"
 _SEVEN_WORDS = struct.Struct(">7I")
@@ -42,7 +37,7 @@ _ERR_CHUNK = struct.Struct(">5I")
 class VersionOne:
     """The codec of version One."""
 
-    version = VERSION
+    version = VERSION_ONE
     call_size = SMALLEST_HEADER
 
     def decode(self, view: memoryview, max_segments: int) -> Header:
@@ -61,7 +56,7 @@ class VersionOne:
             direction = REPLY if view[32:36] == _REPLY else CALL
             return Header(xid, version, credit_value, procedure, [], [], None, SMALLEST_HEADER, direction)
         try:
-            read_list, write_list, reply_chunk, payload = chunks.decode(view, LISTS, max_segments)
+            read_list, write_list, reply_chunk, payload = chunks.decode(view, LISTS_ONE, max_segments)
         except chunks.MalformedChunks as malformed:
             raise HeaderFault(xid, version, Fault.HEADER, str(malformed)) from malformed
         direction = CALL
@@ -76,7 +71,7 @@ class VersionOne:
         """Octets of the header of any reply to ``call``."""
         if not call.writes and call.reply is None:
             return SMALLEST_HEADER
-        return LISTS + chunks.encoded_size(call.writes, call.reply)
+        return LISTS_ONE + chunks.encoded_size(call.writes, call.reply)
 
     def invalidates(self, call: Header) -> int | None:
         """The first handle of the call's first chunk that holds anything.
@@ -107,14 +102,14 @@ class VersionOne:
     ) -> int:
         """Put a reply's header at the start of ``buffer``; returns its size."""
         if not writes and reply is None:
-            _SEVEN_WORDS.pack_into(buffer, 0, call.xid, VERSION, credit_value, procedure, 0, 0, 0)
+            _SEVEN_WORDS.pack_into(buffer, 0, call.xid, VERSION_ONE, credit_value, procedure, 0, 0, 0)
             return SMALLEST_HEADER
-        FIXED_WORDS.pack_into(buffer, 0, call.xid, VERSION, credit_value, procedure)
-        return chunks.encode(buffer, LISTS, writes, reply)
+        FIXED_WORDS.pack_into(buffer, 0, call.xid, VERSION_ONE, credit_value, procedure)
+        return chunks.encode(buffer, LISTS_ONE, writes, reply)
 
     def encode_error(self, xid: int, credit_value: int, fault: Fault, shortage: Shortage = Shortage()) -> bytes:  # noqa: B008 (immutable)
         """RDMA_ERROR with ERR_CHUNK, version One's only code of its own (section 4.5.2)."""
-        return _ERR_CHUNK.pack(xid, VERSION, credit_value, RDMA_ERROR, ERR_CHUNK)
+        return _ERR_CHUNK.pack(xid, VERSION_ONE, credit_value, RDMA_ERROR, ERR_CHUNK)
 
     def encode_call(
         self,
@@ -128,8 +123,8 @@ class VersionOne:
     ) -> bytes:
         """The header of a call."""
         if not reads and not writes and reply is None:
-            return _SEVEN_WORDS.pack(xid, VERSION, credit_value, procedure, 0, 0, 0)
-        return FIXED_WORDS.pack(xid, VERSION, credit_value, procedure) + chunks.encode_call(reads, writes, reply)
+            return _SEVEN_WORDS.pack(xid, VERSION_ONE, credit_value, procedure, 0, 0, 0)
+        return FIXED_WORDS.pack(xid, VERSION_ONE, credit_value, procedure) + chunks.encode_call(reads, writes, reply)
 
 
 def _first_handle(chunk: chunks.WriteChunk) -> int | None:

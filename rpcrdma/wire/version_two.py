@@ -17,11 +17,14 @@ from rpcrdma.wire import chunks, errors
 from rpcrdma.wire.header import (
     CALL,
     FIXED_WORDS,
+    LISTS_TWO,
     OPTION,
+    RDMA2_OPTIONAL,
     RDMA_ERROR,
     RDMA_MSG,
     RDMA_NOMSG,
     REPLY,
+    VERSION_TWO,
     Discard,
     Fault,
     Header,
@@ -29,17 +32,11 @@ from rpcrdma.wire.header import (
     Shortage,
 )
 
-VERSION = 2
-
-RDMA2_OPTIONAL = 5
-
 INITIAL_THRESHOLD = 1024
 """Octets of any message before the version is agreed on ("Protocol Version Negotiation")."""
 THRESHOLD = 4096
 """Octets that every receiver takes afterwards ("Default Values")."""
 
-LISTS = 24
-"""Where the chunk lists begin."""
 _WITHOUT_CHUNKS = 36
 _NO_CHUNKS = bytes(12)
 _TWO_WORDS = struct.Struct(">2I")
@@ -75,7 +72,7 @@ class MessageHeader(Header):
         reply: chunks.WriteChunk | None,
         payload: int,
     ) -> None:
-        super().__init__(xid, VERSION, credit_value, procedure, reads, writes, reply, payload, direction)
+        super().__init__(xid, VERSION_TWO, credit_value, procedure, reads, writes, reply, payload, direction)
         self.inv_handle = inv_handle
         """The handle that the reply may invalidate; 0 is none."""
 
@@ -87,7 +84,7 @@ class OptionHeader(Header):
     __slots__ = ("info", "optdir", "opttype")
 
     def __init__(self, xid: int, credit_value: int, optdir: int, opttype: int, info: memoryview, payload: int) -> None:
-        super().__init__(xid, VERSION, credit_value, RDMA2_OPTIONAL, [], [], None, payload, OPTION)
+        super().__init__(xid, VERSION_TWO, credit_value, RDMA2_OPTIONAL, [], [], None, payload, OPTION)
         self.optdir = optdir
         """CALL or REPLY."""
         self.opttype = opttype
@@ -97,7 +94,7 @@ class OptionHeader(Header):
 class VersionTwo:
     """The codec of version Two."""
 
-    version = VERSION
+    version = VERSION_TWO
     call_size = _WITHOUT_CHUNKS
 
     def decode(self, view: memoryview, max_segments: int) -> Header:
@@ -109,38 +106,38 @@ class VersionTwo:
             if procedure == RDMA_ERROR:
                 raise Discard
             # "Transport Errors". Two and three, which version One knows, are as unknown here as any other.
-            raise HeaderFault(xid, VERSION, Fault.PROCEDURE, f"procedure {procedure}")
+            raise HeaderFault(xid, VERSION_TWO, Fault.PROCEDURE, f"procedure {procedure}")
         direction, inv_handle = _TWO_WORDS.unpack_from(view, FIXED_WORDS.size)
         if direction > REPLY:
-            raise HeaderFault(xid, VERSION, Fault.HEADER, f"direction {direction}")
-        if view[LISTS:_WITHOUT_CHUNKS] == _NO_CHUNKS:
+            raise HeaderFault(xid, VERSION_TWO, Fault.HEADER, f"direction {direction}")
+        if view[LISTS_TWO:_WITHOUT_CHUNKS] == _NO_CHUNKS:
             return MessageHeader(xid, credit_value, procedure, direction, inv_handle, [], [], None, _WITHOUT_CHUNKS)
         try:
-            reads, writes, reply, payload = chunks.decode(view, LISTS, max_segments)
+            reads, writes, reply, payload = chunks.decode(view, LISTS_TWO, max_segments)
         except chunks.MalformedChunks as malformed:
             if direction == REPLY:
                 raise Discard from malformed  # RFC 8166 section 4.5: errors in the header of a reply
-            raise HeaderFault(xid, VERSION, Fault.HEADER, str(malformed)) from malformed
+            raise HeaderFault(xid, VERSION_TWO, Fault.HEADER, str(malformed)) from malformed
         return MessageHeader(xid, credit_value, procedure, direction, inv_handle, reads, writes, reply, payload)
 
     @staticmethod
     def _decode_option(view: memoryview, xid: int, credit_value: int) -> Header:
         direction, opttype, length = _THREE_WORDS.unpack_from(view, FIXED_WORDS.size)
         if direction > REPLY:
-            raise HeaderFault(xid, VERSION, Fault.HEADER, f"direction {direction}")
+            raise HeaderFault(xid, VERSION_TWO, Fault.HEADER, f"direction {direction}")
         end = _OPTION_HEAD.size + length
         payload = (end + 3) & ~3
         if payload > len(view):
             if direction == REPLY:
                 raise Discard
-            raise HeaderFault(xid, VERSION, Fault.HEADER, f"{length} octets of rdma_optinfo do not fit the message")
+            raise HeaderFault(xid, VERSION_TWO, Fault.HEADER, f"{length} octets of rdma_optinfo do not fit the message")
         return OptionHeader(xid, credit_value, direction, opttype, view[_OPTION_HEAD.size : end], payload)
 
     def reply_size(self, call: Header) -> int:
         """Octets of the header of any reply to ``call``."""
         if not call.writes and call.reply is None:
             return _WITHOUT_CHUNKS
-        return LISTS + chunks.encoded_size(call.writes, call.reply)
+        return LISTS_TWO + chunks.encoded_size(call.writes, call.reply)
 
     def invalidates(self, call: Header) -> int | None:
         """The handle the requester chose ("Remote Invalidation"): that one or none, whatever else the call offers.
@@ -165,20 +162,20 @@ class VersionTwo:
         assert isinstance(call, MessageHeader)
         inv_handle = call.inv_handle
         if not writes and reply is None:
-            _NINE_WORDS.pack_into(buffer, 0, call.xid, VERSION, credit_value, procedure, REPLY, inv_handle, 0, 0, 0)
+            _NINE_WORDS.pack_into(buffer, 0, call.xid, VERSION_TWO, credit_value, procedure, REPLY, inv_handle, 0, 0, 0)
             return _WITHOUT_CHUNKS
-        _SIX_WORDS.pack_into(buffer, 0, call.xid, VERSION, credit_value, procedure, REPLY, inv_handle)
-        return chunks.encode(buffer, LISTS, writes, reply)
+        _SIX_WORDS.pack_into(buffer, 0, call.xid, VERSION_TWO, credit_value, procedure, REPLY, inv_handle)
+        return chunks.encode(buffer, LISTS_TWO, writes, reply)
 
     def encode_error(self, xid: int, credit_value: int, fault: Fault, shortage: Shortage = Shortage()) -> bytes:  # noqa: B008 (immutable)
         """RDMA2_ERROR with the code of ``fault`` ("Transport Errors")."""
         if fault is Fault.NO_ROOM:
             processed, segment, needed = shortage
             return _CANT_REPLY.pack(
-                xid, VERSION, credit_value, RDMA_ERROR, errors.RDMA2_ERR_CANT_REPLY,
+                xid, VERSION_TWO, credit_value, RDMA_ERROR, errors.RDMA2_ERR_CANT_REPLY,
                 processed, segment, min(needed, _LARGEST_WORD),
             )  # fmt: skip
-        return _ERROR.pack(xid, VERSION, credit_value, RDMA_ERROR, _CODES[fault])
+        return _ERROR.pack(xid, VERSION_TWO, credit_value, RDMA_ERROR, _CODES[fault])
 
     def encode_call(
         self,
@@ -191,10 +188,10 @@ class VersionTwo:
         invalidate: int = 0,
     ) -> bytes:
         """The header of a call; ``invalidate`` is one of its handles, or 0."""
-        head = _SIX_WORDS.pack(xid, VERSION, credit_value, procedure, CALL, invalidate)
+        head = _SIX_WORDS.pack(xid, VERSION_TWO, credit_value, procedure, CALL, invalidate)
         return head + chunks.encode_call(reads, writes, reply)
 
     def encode_option(self, xid: int, credit_value: int, direction: int, opttype: int, info: bytes) -> bytes:
         """RDMA2_OPTIONAL without a payload stream."""
-        head = _OPTION_HEAD.pack(xid, VERSION, credit_value, RDMA2_OPTIONAL, direction, opttype, len(info))
+        head = _OPTION_HEAD.pack(xid, VERSION_TWO, credit_value, RDMA2_OPTIONAL, direction, opttype, len(info))
         return head + info + bytes(-len(info) & 3)

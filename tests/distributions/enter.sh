@@ -22,7 +22,7 @@ fi
 # The clone, with the times of its files and without what was built here; what was built there stays.
 mkdir -p "$root/clone"
 (cd "$root/clone" && find . \( -path ./.venv -o -path ./.lab -o -path ./build -o -path './nfsd/wire/nfs*.pxd' \
-    -o -path './rpcrdma/wire/rpc.pxd' -o -path './rpcrdma/wire/rdma[12].pxd' -o -path './rpcrdma/wire/chunk_lists.pxd' \) -prune \
+    -o -path './rpcrdma/wire/rpc.pxd' -o -path './rpcrdma/wire/rdma*.pxd' -o -path './rpcrdma/wire/chunk_lists.pxd' \) -prune \
     -o -type f ! -name '*.so' ! -name '*.c' -exec rm {} +)
 (cd "$here" && git ls-files -z --cached --others --exclude-standard | tar -c --null -T - --ignore-failed-read 2>/dev/null) |
     tar -x -C "$root/clone"
