@@ -5,10 +5,10 @@ Owns the wording; imports :mod:`rpcrdma.wire`. RFC 8166 section 4, RFC 8797, dra
 
 from __future__ import annotations
 
-import struct
 from dataclasses import dataclass, field
 
 from rpcrdma.wire import private_data
+from rpcrdma.wire.codec import Codec
 from rpcrdma.wire.errors import TransportError, decode_error
 from rpcrdma.wire.header import (
     CALL,
@@ -18,13 +18,14 @@ from rpcrdma.wire.header import (
     RDMA_ERROR,
     RDMA_MSGP,
     REPLY,
-    Codec,
     Discard,
     Header,
     HeaderFault,
+    MessageHeader,
+    OptionHeader,
 )
 from rpcrdma.wire.version_one import VersionOne
-from rpcrdma.wire.version_two import MessageHeader, OptionHeader, VersionTwo
+from rpcrdma.wire.version_two import VersionTwo
 
 PROCEDURES = {
     1: {0: "RDMA_MSG", 1: "RDMA_NOMSG", RDMA_MSGP: "RDMA_MSGP", RDMA_DONE: "RDMA_DONE", RDMA_ERROR: "RDMA_ERROR"},
@@ -77,7 +78,7 @@ def describe_message(data: bytes) -> Described:
         header = codec.decode(view, _MOST_SEGMENTS)
     except HeaderFault as fault:
         return Described([first, f"{fault.fault.value}: {fault}"])
-    except (Discard, struct.error):
+    except Discard:
         return Described([first] if version == 1 and procedure == RDMA_DONE else [first, "header that cannot be read"])
     if isinstance(header, OptionHeader):
         direction = _DIRECTIONS.get(header.optdir, str(header.optdir))

@@ -25,9 +25,9 @@ from rpcrdma.engine.spoiling import Spoilt
 from rpcrdma.engine.transmit import compose
 from rpcrdma.engine.versions import VERSIONS, Versions
 from rpcrdma.verbs.interface import RdmaWrite, Send
-from rpcrdma.wire.header import CALL, RDMA_NOMSG, Fault, Header, Shortage
+from rpcrdma.wire.header import CALL, RDMA_NOMSG, Fault, Header, OptionHeader, Shortage
 from rpcrdma.wire.private_data import Properties
-from rpcrdma.wire.version_two import OptionHeader, VersionTwo
+from rpcrdma.wire.version_two import VersionTwo
 
 
 class Answers:

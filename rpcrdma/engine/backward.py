@@ -19,8 +19,9 @@ from typing import Protocol
 from rpcrdma.engine.counters import Counters
 from rpcrdma.engine.credits import Credits
 from rpcrdma.wire.chunks import WriteChunk, used
+from rpcrdma.wire.codec import Codec
 from rpcrdma.wire.errors import TransportError, decode_error
-from rpcrdma.wire.header import RDMA_MSG, RDMA_NOMSG, Codec, Header
+from rpcrdma.wire.header import RDMA_MSG, RDMA_NOMSG, Header
 
 Answer = Callable[[bytes | None], None]
 """Called once with the whole RPC reply, or with None when there will be none."""

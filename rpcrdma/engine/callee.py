@@ -151,7 +151,7 @@ class Callee:
             self._refuse(header, Fault.NO_ROOM, Shortage(True, shortage.segment, shortage.needed))
             return
         buffer = memoryview(bytearray(header_size))
-        end = codec.encode_reply(buffer, header, self.limit, reduction.procedure, reduction.written, reduction.reply)
+        end = codec.encode_reply(buffer, header, self.limit, reduction.procedure, reduction.written, reduction.in_reply)
         pieces = [] if reduction.procedure == RDMA_NOMSG else reduction.stream
         message = b"".join([buffer[:end], *pieces])
         # Version One has no rule for invalidating what is the server's (RFC 8797 section 4.1 speaks of requesters).

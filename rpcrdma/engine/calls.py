@@ -8,7 +8,9 @@ from rpcrdma.engine.assembly import ReadPlan
 from rpcrdma.engine.reduce import Reply
 from rpcrdma.holds import Hold
 from rpcrdma.memory import Lease
-from rpcrdma.wire.header import REPLY, Codec, Fault, Header, encode_version_error
+from rpcrdma.wire.codec import Codec
+from rpcrdma.wire.header import REPLY, Fault, Header, encode_version_error
+from rpcrdma.wire.transport_header import offers
 from rpcrdma.wire.version_two import VersionTwo
 
 _NOTHING = memoryview(b"")
@@ -127,6 +129,6 @@ class Suspects:
         failed = self.failed
         if handle is not None:
             for header in (failed, *reversed(self.written)):
-                if header is not None and header.offers(handle):
+                if header is not None and offers(header, handle):
                     return header.xid
         return None if failed is None else failed.xid

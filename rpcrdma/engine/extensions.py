@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rpcrdma.wire.header import Fault
-from rpcrdma.wire.version_two import OptionHeader
+from rpcrdma.wire.header import Fault, OptionHeader
 
 Extension = Callable[[OptionHeader, memoryview], bytes | None]
 """Takes an RDMA2_OPTIONAL message and what follows its header: all, a part or nothing of a payload stream. Both are

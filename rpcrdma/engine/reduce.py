@@ -49,7 +49,7 @@ class NoRoom(Exception):
 class Reduction:
     """A reduced reply. ``stream`` is the payload stream that remains, in pieces; payloads in it keep their padding."""
 
-    __slots__ = ("bulk", "procedure", "reply", "size", "stream", "writes", "written")
+    __slots__ = ("bulk", "in_reply", "procedure", "size", "stream", "writes", "written")
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Reduction:
         bulk: list[int],
         size: int,
         writes: list[RdmaWrite],
-        written: list[WriteChunk],
+        written: list[int],
     ) -> None:
         self.procedure = RDMA_MSG
         self.stream = stream
@@ -67,44 +67,28 @@ class Reduction:
         """Octets of ``stream``."""
         self.writes = writes
         self.written = written
-        """The Write list to be returned."""
-        self.reply: WriteChunk | None = None
-        """The Reply chunk to be returned."""
+        """Octets written to the first Write chunks; those behind are returned unused (section 4.3.2.2)."""
+        self.in_reply = 0
+        """Octets written to the Reply chunk."""
 
 
-def unused(chunk: WriteChunk) -> WriteChunk:
-    """``chunk`` as it is returned when nothing was written to it (section 4.3.2.2)."""
-    return [(handle, 0, offset) for handle, _, offset in chunk]
-
-
-def fill(chunk: WriteChunk, sources: Iterable[memoryview]) -> tuple[list[RdmaWrite], WriteChunk]:
-    """Put ``sources`` one behind the other into ``chunk``, segment after segment, each full before the next.
-
-    Returns the RDMA Writes and the chunk with the lengths written. The chunk must be large enough.
-    """
+def fill(chunk: WriteChunk, sources: Iterable[memoryview]) -> list[RdmaWrite]:
+    """The RDMA Writes that put ``sources`` one behind the other into ``chunk``, segment after segment, each full before
+    the next. The chunk must be large enough."""
     writes = []
-    returned = []
     segments = iter(chunk)
-    handle = offset = used = room = 0
+    handle = offset = room = 0
     for source in sources:
         at = 0
         while at < len(source):
             while not room:
-                if used:
-                    returned.append((handle, used, offset))
                 handle, room, offset = next(segments)
-                used = 0
-                if not room:
-                    returned.append((handle, 0, offset))
             part = source[at : at + room]
-            writes.append(RdmaWrite(handle, offset + used, part))
-            used += len(part)
+            writes.append(RdmaWrite(handle, offset, part))
+            offset += len(part)
             room -= len(part)
             at += len(part)
-    if used:
-        returned.append((handle, used, offset))
-    returned.extend((rest_handle, 0, rest_offset) for rest_handle, _, rest_offset in segments)
-    return writes, returned
+    return writes
 
 
 def _capacity(chunk: WriteChunk) -> int:
@@ -127,13 +111,8 @@ def reduce(call: Header, reply: Reply, header_size: int, threshold: int) -> Redu
     """
     head = memoryview(reply.head)
     chunks = call.writes
-    if not reply.payloads:
-        reduction = Reduction([head], [], len(head), [], [unused(chunk) for chunk in chunks] if chunks else chunks)
-    else:
-        reduction = _place(head, reply.payloads, chunks)
+    reduction = _place(head, reply.payloads, chunks) if reply.payloads else Reduction([head], [], len(head), [], [])
     if header_size + reduction.size <= threshold:
-        if call.reply is not None:
-            reduction.reply = unused(call.reply)
         return reduction
     if header_size > threshold:
         raise NoRoom(0, 0)
@@ -142,8 +121,8 @@ def reduce(call: Header, reply: Reply, header_size: int, threshold: int) -> Redu
     if _capacity(call.reply) < reduction.size:
         raise _no_room([*chunks, call.reply], reduction.size)
     reduction.procedure = RDMA_NOMSG
-    writes, reduction.reply = fill(call.reply, reduction.stream)
-    reduction.writes += writes
+    reduction.writes += fill(call.reply, reduction.stream)
+    reduction.in_reply = reduction.size
     return reduction
 
 
@@ -153,7 +132,7 @@ def _place(head: memoryview, payloads: list[tuple[int, Payload]], chunks: list[W
     bulk: list[int] = []
     size = len(head)
     writes: list[RdmaWrite] = []
-    written: list[WriteChunk] = []
+    written: list[int] = []
     at = 0
     index = -1
     for offset, payload in payloads:
@@ -164,13 +143,12 @@ def _place(head: memoryview, payloads: list[tuple[int, Payload]], chunks: list[W
                 chunk = chunks[index]
                 if _capacity(chunk) < len(data):
                     raise _no_room(chunks[: index + 1], len(data))
-                more, returned = fill(chunk, (data,))
-                writes += more
-                written.append(returned)
+                writes += fill(chunk, (data,))
+                written.append(len(data))
                 continue
             if index < len(chunks):
                 # An empty Write chunk asks for its result inline, and is returned empty (section 4.3.2.3).
-                written.append([])
+                written.append(0)
         if offset > at:
             stream.append(head[at:offset])
             at = offset
@@ -184,5 +162,4 @@ def _place(head: memoryview, payloads: list[tuple[int, Payload]], chunks: list[W
             size += len(padding)
     if at < len(head):
         stream.append(head[at:])
-    written.extend(unused(chunk) for chunk in chunks[len(written) :])
     return Reduction(stream, bulk, size, writes, written)

@@ -362,8 +362,8 @@ cdef class Replies:
             content = <const uint8_t *>NULL if reply.payload is None else <const uint8_t *>reply.payload.address
             fill(&filling, content, in_write)
         at = store_reply_header(
-            <uint8_t *>reply.head.address, octets, header, <uint32_t>grant, RDMA_NOMSG if in_reply else RDMA_MSG, in_write,
-            in_reply,
+            <uint8_t *>reply.head.address, octets, header, <uint32_t>grant, RDMA_NOMSG if in_reply else RDMA_MSG, &in_write,
+            1, in_reply,
         )
         length = (at if in_reply else reply.at) - <uint8_t *>reply.head.address
         if filling.count:

@@ -36,7 +36,7 @@ from rpcrdma.engine.exposure import Registrations
 from rpcrdma.engine.versions import VERSION_ONE, VERSIONS, final
 from rpcrdma.memory import Account, Lease, OutOfMemory
 from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Received, Send
-from rpcrdma.wire import version_two
+from rpcrdma.wire.codec import Codec
 from rpcrdma.wire.errors import RDMA2_ERR_CANT_REPLY, SMALLEST_ERROR, TransportError, decode_error
 from rpcrdma.wire.header import (
     CALL,
@@ -47,14 +47,14 @@ from rpcrdma.wire.header import (
     RDMA_NOMSG,
     REPLY,
     SMALLEST_HEADER,
-    Codec,
     Discard,
     Fault,
     Header,
     HeaderFault,
+    OptionHeader,
 )
 from rpcrdma.wire.private_data import Properties
-from rpcrdma.wire.version_two import OptionHeader
+from rpcrdma.wire.version_two import INITIAL_THRESHOLD
 
 MAX_SEGMENTS = 4096
 
@@ -180,7 +180,7 @@ class Requester:
         if self.version == 1 or self.settled:
             return self.final_properties
         # "Protocol Version Negotiation": the server may know version One only, with its smallest thresholds.
-        least = version_two.INITIAL_THRESHOLD
+        least = INITIAL_THRESHOLD
         return Properties(least, least, self._can_be_invalidated)
 
     @property

@@ -10,7 +10,8 @@ from typing import Protocol
 
 from rpcrdma.engine.reduce import Reduction
 from rpcrdma.memory import Lease, OutOfMemory
-from rpcrdma.wire.header import RDMA_NOMSG, Codec, Header
+from rpcrdma.wire.codec import Codec
+from rpcrdma.wire.header import RDMA_NOMSG, Header
 
 MOST_GATHERED = 6
 """Payloads gathered by one Send. With what lies between them, thirteen segments: devices take sixteen and more."""
@@ -53,7 +54,7 @@ def compose(
     gathered = [index for index in reduction.bulk if len(stream[index]) >= pull_up][:MOST_GATHERED] if stream else []
     size = header_size + sum(map(len, stream)) - sum(len(stream[index]) for index in gathered)
     lease, buffer = _buffer(memory, size)
-    end = codec.encode_reply(buffer, call, grant, reduction.procedure, reduction.written, reduction.reply)
+    end = codec.encode_reply(buffer, call, grant, reduction.procedure, reduction.written, reduction.in_reply)
     if not gathered:
         for piece in stream:
             buffer[end : end + len(piece)] = piece

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from rpcrdma.engine.config import ResponderOptions
-from rpcrdma.wire.header import Codec
+from rpcrdma.wire.codec import Codec
 from rpcrdma.wire.private_data import Properties
 from rpcrdma.wire.version_one import VersionOne
 from rpcrdma.wire.version_two import INITIAL_THRESHOLD, THRESHOLD, VersionTwo

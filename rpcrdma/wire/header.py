@@ -1,16 +1,15 @@
-"""What every version of the RPC-over-RDMA transport header has in common (RFC 8166 section 4.2).
+"""What a transport header of RPC-over-RDMA is: its numbers, and what it is when it is decoded (RFC 8166 section 4).
 
-Owns the numbers of both versions, which native code has from here (``rdma.pxd``), the decoded header, the ways a header
-can be wrong, and the interface of one version's codec; imports :mod:`rpcrdma.wire.chunks`.
-The first four words keep their meaning in all versions, and so does ERR_VERS.
+Owns the numbers of both versions, which native code has from here (``rdma.pxd``), the decoded headers, and the ways a
+header can be wrong; imports :mod:`rpcrdma.wire.chunks`, and no native code: the numbers are needed to build that. The
+first four words keep their meaning in all versions, and so does ERR_VERS.
 """
 
 from __future__ import annotations
 
 import enum
 import struct
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rpcrdma.wire.chunks import ReadSegment, WriteChunk
 
@@ -86,7 +85,7 @@ class HeaderFault(Exception):
 class Header:
     """A decoded transport header. ``payload`` is the offset of the payload stream in its message."""
 
-    __slots__ = ("credits", "direction", "payload", "procedure", "reads", "reply", "version", "writes", "xid")
+    __slots__ = ("credits", "direction", "lists", "payload", "procedure", "reads", "reply", "version", "writes", "xid")
 
     def __init__(
         self,
@@ -94,74 +93,46 @@ class Header:
         version: int,
         credit_value: int,
         procedure: int,
+        direction: int,
         reads: list[ReadSegment],
         writes: list[WriteChunk],
         reply: WriteChunk | None,
         payload: int,
-        direction: int = CALL,
+        lists: object,
     ) -> None:
         self.xid = xid
         self.version = version
         self.credits = credit_value
         self.procedure = procedure
+        self.direction = direction
+        """CALL, REPLY, UNDECIDED or OPTION."""
         self.reads = reads
         self.writes = writes
         self.reply = reply
         self.payload = payload
-        self.direction = direction
-        """CALL, REPLY, UNDECIDED or OPTION."""
-
-    def offers(self, handle: int) -> bool:
-        """Whether one of the chunks is in the memory that ``handle`` names."""
-        if any(handle == segment[1] for segment in self.reads):
-            return True
-        chunks = self.writes if self.reply is None else [*self.writes, self.reply]
-        return any(handle == segment[0] for chunk in chunks for segment in chunk)
+        self.lists = lists
+        """The chunk lists once more, as :mod:`rpcrdma.wire.transport_header` has them for the reply."""
 
 
-class Codec(Protocol):
-    """One version of the protocol."""
+class MessageHeader(Header):
+    """RDMA2_MSG or RDMA2_NOMSG."""
 
-    version: int
-    call_size: int
-    """Octets of the header of a call without chunks."""
+    __slots__ = ("inv_handle",)
 
-    def decode(self, view: memoryview, max_segments: int) -> Header:
-        """The header of the message ``view``, whose version word is ours, and which has at least SMALLEST_HEADER
-        octets. Raises Discard or HeaderFault. RDMA_ERROR has a decoder of its own, :mod:`rpcrdma.wire.errors`."""
+    inv_handle: int
+    """The handle that the reply may invalidate; 0 is none."""
 
-    def reply_size(self, call: Header) -> int:
-        """Octets of the header of any reply to ``call``: every Write chunk and the Reply chunk are echoed."""
 
-    def invalidates(self, call: Header) -> int | None:
-        """The handle that the reply to ``call`` is to invalidate, where both peers can do that."""
+class OptionHeader(Header):
+    """RDMA2_OPTIONAL: no chunk lists, but a type and its own octets. ``payload`` is where the payload stream begins,
+    if there is one."""
 
-    def encode_reply(
-        self,
-        buffer: memoryview,
-        call: Header,
-        credit_value: int,
-        procedure: int,
-        writes: list[WriteChunk],
-        reply: WriteChunk | None,
-    ) -> int:
-        """Put a reply's header at the start of ``buffer``; returns its size."""
+    __slots__ = ("info", "optdir", "opttype")
 
-    def encode_error(self, xid: int, credit_value: int, fault: Fault, shortage: Shortage = Shortage()) -> bytes:  # noqa: B008 (immutable)
-        """A whole error message for any fault but VERSION."""
-
-    def encode_call(
-        self,
-        xid: int,
-        credit_value: int,
-        procedure: int = RDMA_MSG,
-        reads: Sequence[ReadSegment] = (),
-        writes: Sequence[WriteChunk] = (),
-        reply: WriteChunk | None = None,
-        invalidate: int = 0,
-    ) -> bytes:
-        """The header of a call. ``invalidate`` is the one handle that its reply may invalidate, 0 for none; version
-        One has no word for it."""
+    optdir: int
+    """CALL or REPLY."""
+    opttype: int
+    info: memoryview
 
 
 def encode_version_error(xid: int, version: int, credit_value: int, lowest: int, highest: int) -> bytes:

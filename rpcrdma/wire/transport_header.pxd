@@ -1,4 +1,4 @@
-"""C declarations of the native codec of transport headers."""
+"""C declarations of the codec of transport headers."""
 
 from libc.stdint cimport uint8_t, uint32_t
 
@@ -9,6 +9,7 @@ cdef enum:
     BAD_VERSION = 2         # of a version that is not known here
     BAD_PROCEDURE = 3
     BAD_HEADER = 4
+    TOO_MANY = 5            # segments
 
 
 cdef struct header_t:
@@ -34,8 +35,8 @@ cdef int load_header(const uint8_t *octets, size_t size, size_t most, header_t *
 cdef size_t reply_header_size(const header_t *header) noexcept nogil
 cdef bint invalidates(const uint8_t *octets, const header_t *header, uint32_t *handle) noexcept nogil
 cdef uint8_t *store_reply_header(
-    uint8_t *at, const uint8_t *octets, const header_t *header, uint32_t credit, uint32_t procedure, size_t in_write,
-    size_t in_reply
+    uint8_t *at, const uint8_t *octets, const header_t *header, uint32_t credit, uint32_t procedure,
+    const size_t *in_writes, size_t count, size_t in_reply
 ) noexcept nogil
 
 

@@ -1,19 +1,30 @@
-"""The native codec of transport headers. Implemented in ``transport_header.pyx``; these are views of it for tests."""
+"""Reading the headers of messages, and writing those of replies. Implemented in ``transport_header.pyx``.
 
-from rpcrdma.wire.chunks import ReadSegment, WriteChunk
+Call these by :class:`rpcrdma.wire.codec.Codec`."""
 
-_Seen = tuple[int, int, int, int, int, int, list[ReadSegment], list[WriteChunk], WriteChunk | None, int]
-"""XID, version, credit value, procedure, direction, rdma_inv_handle (0 in version One), the chunk lists, and the offset
-of the payload stream."""
+from collections.abc import Sequence
 
-def decode(view: memoryview, max_segments: int) -> str | _Seen:
-    """What native code sees in a message; a word where it sees no header: "discard", "version", "procedure", "header"."""
+from rpcrdma.wire.header import Header
+
+class ChunkLists:
+    """The chunk lists of a message as they came; of use to native code only."""
+
+def decode(view: memoryview, max_segments: int) -> Header:
+    """The header of a message: a Header in version One; in version Two a MessageHeader or an OptionHeader. Raises Discard
+    or HeaderFault."""
+
+def reply_size(call: Header) -> int:
+    """Octets of the header of any reply to ``call``."""
+
+def invalidated(call: Header) -> int | None:
+    """The handle that the reply to ``call`` is to invalidate, where both peers can do that."""
+
+def offers(call: Header, handle: int) -> bool:
+    """Whether one of the call's chunks is in the memory that ``handle`` names."""
 
 def encode_reply(
-    view: memoryview, max_segments: int, credit_value: int, procedure: int, in_write: int, in_reply: int
-) -> bytes:
-    """The header of a reply to the call in ``view``, which is good, with so many octets in its first Write chunk and in
-    its Reply chunk, of which they are no more than there is room for."""
-
-def invalidated(view: memoryview, max_segments: int) -> int | None:
-    """The handle that the reply to the call in ``view``, which is good, is to invalidate."""
+    buffer: memoryview, call: Header, credit_value: int, procedure: int, writes: Sequence[int], reply: int
+) -> int:
+    """Put a reply's header at the start of ``buffer``; returns its size. ``writes`` are the octets in the first Write
+    chunks of the call, ``reply`` those in its Reply chunk, of which they are no more than there is room for. Raises
+    ValueError for chunks that the call does not have, and for a buffer that is too short."""

@@ -7,7 +7,8 @@ again; then all of them go to one responder (a state machine without I/O), whose
 
 What must hold
     Headers: only Discard and HeaderFault are raised; what is decoded is bounded and encodes to the octets it came from;
-    the reply to it has the size foretold; error messages decode to what was encoded; native code sees the same header.
+    the reply to it has the size foretold; error messages decode to what was encoded; a second reading (tests/support)
+    sees the same header.
     RPC and XDR: both codecs see the same value, the same error and the same place; with strict padding the value
     encodes to the very octets it came from.
     Responder: nothing is raised; every call has one answer, never with a grant of zero; RDMA Writes stay within the
@@ -28,6 +29,7 @@ from rpcrdma.memory import Pool
 from rpcrdma.peer.wire import ReplyHeader
 from rpcrdma.rpc import messages
 from rpcrdma.wire import private_data
+from rpcrdma.wire.codec import Codec
 from rpcrdma.wire.errors import decode_error
 from rpcrdma.wire.header import (
     CALL,
@@ -36,19 +38,21 @@ from rpcrdma.wire.header import (
     REPLY,
     SMALLEST_HEADER,
     UNDECIDED,
-    Codec,
     Discard,
     Fault,
     Header,
     HeaderFault,
+    MessageHeader,
+    OptionHeader,
     encode_version_error,
 )
 from rpcrdma.wire.private_data import PrivateData, Properties
+from rpcrdma.wire.transport_header import offers
 from rpcrdma.wire.version_one import VersionOne
-from rpcrdma.wire.version_two import MessageHeader, OptionHeader, VersionTwo
+from rpcrdma.wire.version_two import VersionTwo
 from rpcrdma.xdr import XdrError, codec, native
 from rpcrdma.xdr.payload import Payload
-from tests.support.headers import check_native_header
+from tests.support.headers import check_header as compared
 from tests.unit.xdr_values import DECLARED
 
 LARGEST = 4096
@@ -126,7 +130,7 @@ def check_fault(spoken: Codec, fault: HeaderFault, message: bytes) -> None:
 def check_header(spoken: Codec, message: bytes) -> Header | None:
     """The header decodes, or is refused in the ways documented; and what was decoded is what stood there."""
     view = memoryview(message)
-    check_native_header(spoken, view, MAX_SEGMENTS)
+    compared(spoken, view, MAX_SEGMENTS)
     try:
         header = spoken.decode(view, MAX_SEGMENTS)
     except Discard:
@@ -160,13 +164,14 @@ def check_reply(spoken: Codec, header: Header) -> None:
     """The reply's header, all chunks returned, has the size foretold and reads as it should."""
     size = spoken.reply_size(header)
     buffer = memoryview(bytearray(size))
-    assert spoken.encode_reply(buffer, header, 7, 0, header.writes, header.reply) == size
+    sizes = [sum(length for _, length, _ in chunk) for chunk in [*header.writes, header.reply or []]]
+    assert spoken.encode_reply(buffer, header, 7, 0, sizes[:-1], sizes[-1]) == size
     seen = ReplyHeader.parse(bytes(buffer))
     assert (seen.xid, seen.credit, seen.procedure, seen.reads, seen.payload) == (header.xid, 7, 0, 0, b"")
     assert [[tuple(segment) for segment in chunk] for chunk in seen.writes] == header.writes
     assert (None if seen.reply is None else [tuple(segment) for segment in seen.reply]) == header.reply
     handle = spoken.invalidates(header)
-    assert handle is None or header.offers(handle)
+    assert handle is None or offers(header, handle)
 
 
 def read_chunks(header: Header, message: bytes) -> list[tuple[int, memoryview]]:

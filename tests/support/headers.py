@@ -1,65 +1,77 @@
-"""The native codec of transport headers beside the reference codecs: the same of every message, errors included."""
+"""The codec of transport headers beside the reference: the same of every message, errors included."""
 
 from __future__ import annotations
 
-from rpcrdma.engine.reduce import fill, unused
+import random
+
 from rpcrdma.wire import transport_header
-from rpcrdma.wire.header import CALL, OPTION, SMALLEST_HEADER, Codec, Discard, Fault, Header, HeaderFault
-from rpcrdma.wire.version_two import MessageHeader, OptionHeader
+from rpcrdma.wire.codec import Codec
+from rpcrdma.wire.header import Discard, Fault, Header, HeaderFault, MessageHeader, OptionHeader
+from tests.support import reference_headers as reference
+from tests.support.reference_headers import Reference
 
-FAULTS = {Fault.PROCEDURE: "procedure", Fault.HEADER: "header"}
+FAULTS = {Fault.VERSION: reference.VERSION, Fault.PROCEDURE: reference.PROCEDURE, Fault.HEADER: reference.HEADER}
 
 
-def reference(spoken: Codec, view: memoryview, most: int) -> str | Header:
-    """What the reference codec says to a message of its version."""
-    if len(view) < SMALLEST_HEADER:
-        return "discard"
+def decoded(spoken: Codec, view: memoryview, most: int) -> str | Header:
+    """What the codec says to a message."""
     try:
         return spoken.decode(view, most)
     except Discard:
-        return "discard"
-    except HeaderFault as fault:
-        return FAULTS[fault.fault]
+        return reference.DISCARD
+    except HeaderFault as raised:
+        fault = raised
+    assert (fault.xid, fault.version) == (int.from_bytes(view[:4], "big"), int.from_bytes(view[4:8], "big"))
+    assert str(fault)
+    return FAULTS[fault.fault]
 
 
-def _fields(header: Header) -> tuple[object, ...]:
-    handle = header.inv_handle if isinstance(header, MessageHeader) else 0
-    return (
-        header.xid, header.version, header.credits, header.procedure, header.direction, handle, header.reads,
-        header.writes, header.reply, header.payload,
+def _fields(header: Header) -> Reference:
+    option = None
+    if isinstance(header, OptionHeader):
+        option = (header.optdir, header.opttype, bytes(header.info))
+    else:
+        assert isinstance(header, MessageHeader) == (header.version == 2)
+    return Reference(
+        header.xid, header.version, header.credits, header.procedure, header.direction,
+        header.inv_handle if isinstance(header, MessageHeader) else 0, header.reads, header.writes, header.reply,
+        header.payload, option,
     )  # fmt: skip
 
 
-def check_native_header(spoken: Codec, view: memoryview, most: int) -> Header | None:
-    """Compare all that native code says of a message. Returns the header, if it is a call's."""
-    expected = reference(spoken, view, most)
-    seen = transport_header.decode(view, most)
-    if isinstance(expected, str):
+def check_header(spoken: Codec, view: memoryview, most: int) -> str | Header:
+    """Compare all that the codec says of a message. Returns that."""
+    expected = reference.decode(bytes(view), most)
+    seen = decoded(spoken, view, most)
+    if isinstance(expected, str) or isinstance(seen, str):
         assert seen == expected
-        return None
-    assert seen == _fields(expected)
-    if isinstance(expected, OptionHeader):
-        assert expected.direction == OPTION
-        return None
-    assert transport_header.invalidated(view, most) == spoken.invalidates(expected)
-    _check_replies(spoken, view, most, expected)
-    return expected if expected.direction == CALL else None
+        return seen
+    assert _fields(seen) == expected
+    if expected.option is None:
+        assert spoken.invalidates(seen) == reference.invalidates(expected)
+        _check_handles(seen, expected)
+        _check_replies(spoken, seen, expected)
+    return seen
 
 
-def _check_replies(spoken: Codec, view: memoryview, most: int, header: Header) -> None:
-    """The headers of replies that put nothing, one octet, all but one and as much as there is room for into the first
-    Write chunk and into the Reply chunk."""
-    first = header.writes[0] if header.writes else []
-    rooms = [min(sum(length for _, length, _ in chunk), 1 << 20) for chunk in (first, header.reply or [])]
-    for share in range(4):
-        sizes = [min((0, 1, max(room - 1, 0), room)[share], room) for room in rooms]
-        writes = [unused(chunk) for chunk in header.writes]
-        if writes:
-            _, writes[0] = fill(header.writes[0], (memoryview(bytes(sizes[0])),))
-        reply = None
-        if header.reply is not None:
-            _, reply = fill(header.reply, (memoryview(bytes(sizes[1])),))
-        into = memoryview(bytearray(spoken.reply_size(header)))
-        size = spoken.encode_reply(into, header, 7, share & 1, writes, reply)
-        assert size == len(into)
-        assert transport_header.encode_reply(view, most, 7, share & 1, *sizes) == bytes(into)
+def _check_handles(header: Header, expected: Reference) -> None:
+    handles = set(reference.offered(expected))
+    assert all(transport_header.offers(header, handle) for handle in handles)
+    assert not any(transport_header.offers(header, handle) for handle in {0, 1, 7, 0xFFFFFFFF} - handles)
+
+
+def _check_replies(spoken: Codec, header: Header, expected: Reference) -> None:
+    """The headers of replies that put nothing, one octet, all but one and as much as there is room for into each chunk;
+    or anything, and only into some of the Write chunks."""
+    rng = random.Random(expected.payload)
+    rooms = [sum(length for _, length, _ in chunk) for chunk in expected.writes]
+    room = sum(length for _, length, _ in expected.reply or [])
+    for share in range(6):
+        in_writes = [min((0, 1, max(most - 1, 0), most, rng.randint(0, most))[min(share, 4)], most) for most in rooms]
+        if share >= 4:
+            in_writes = in_writes[: rng.randint(0, len(rooms))]
+        in_reply = min((0, 1, max(room - 1, 0), room, rng.randint(0, room))[min(share, 4)], room)
+        size = spoken.reply_size(header)
+        into = bytearray(size + 4)
+        assert spoken.encode_reply(memoryview(into), header, 7, share & 1, in_writes, in_reply) == size
+        assert into == reference.reply_header(expected, 7, share & 1, in_writes, in_reply) + bytes(4)

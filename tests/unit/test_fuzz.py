@@ -7,7 +7,8 @@ import pytest
 from nfsd.exports import ExportTable
 from nfsd.vfs.types import Credential
 from rpcrdma.rpc import secured
-from rpcrdma.wire import chunks, version_two
+from rpcrdma.wire import transport_header
+from rpcrdma.wire.header import MessageHeader
 from rpcrdma.xdr import native
 from tests.fuzz import corpus, iwarp_model, protected_calls
 from tests.fuzz.mutate import inputs
@@ -74,23 +75,39 @@ def broken(name, count):
 
 
 def test_a_decoder_that_misreads_chunks_is_found(monkeypatch):
-    right = chunks._decode_segments
+    right = transport_header.decode
 
-    def wrong(view, offset, most):
-        return [(handle, length, target & 0xFFFFFFFF) for handle, length, target in right(view, offset, most)]
+    def wrong(view, most):
+        header = right(view, most)
+        for chunk in header.writes:
+            chunk[:] = [(handle, length, target & 0xFFFFFFFF) for handle, length, target in chunk]
+        return header
 
-    monkeypatch.setattr(chunks, "_decode_segments", wrong)
+    monkeypatch.setattr(transport_header, "decode", wrong)
     broken("version_one", 2000)
 
 
 def test_a_header_that_forgets_its_handle_is_found(monkeypatch):
-    right = version_two.MessageHeader.__init__
+    right = transport_header.decode
 
-    def wrong(self, xid, credit, procedure, direction, handle, *rest):
-        right(self, xid, credit, procedure, direction, handle & 0xFFFFFF, *rest)
+    def wrong(view, most):
+        header = right(view, most)
+        if isinstance(header, MessageHeader):
+            header.inv_handle &= 0xFFFFFF
+        return header
 
-    monkeypatch.setattr(version_two.MessageHeader, "__init__", wrong)
+    monkeypatch.setattr(transport_header, "decode", wrong)
     broken("version_two", 2000)
+
+
+def test_a_reply_that_returns_its_chunks_unused_is_found(monkeypatch):
+    right = transport_header.encode_reply
+
+    def wrong(buffer, call, credit, procedure, writes, reply):
+        return right(buffer, call, credit, procedure, (), reply)
+
+    monkeypatch.setattr(transport_header, "encode_reply", wrong)
+    broken("version_one", 2000)
 
 
 def test_a_codec_that_differs_from_the_other_one_is_found(monkeypatch):

@@ -9,6 +9,7 @@ import logging
 import pytest
 
 from rpcrdma.engine import assembly, reduce
+from rpcrdma.wire.transport_header import encode_reply, reply_size
 from rpcrdma.wire.version_one import VersionOne
 from rpcrdma.wire.version_two import VersionTwo
 from tests.peer import random_backward
@@ -57,14 +58,19 @@ def test_the_table_has_every_kind_and_every_answer():
     assert tally.table().splitlines()[2:] == ["| NULL | 3 | 3 |  |", "| noise | 2 |  | 2 |", "| all | 5 | 3 | 2 |"]
 
 
+def with_all_chunks_full(buffer, call, credit, procedure, writes, reply):
+    full = [sum(length for _, length, _ in chunk) for chunk in [*call.writes, call.reply or []]]
+    return encode_reply(buffer, call, credit, procedure, full[:-1], full[-1])
+
+
 MISTAKES = {
     "a Write chunk's padding counted": (reduce, "_capacity", lambda chunk: sum(length for _, length, _ in chunk) + 1),
-    "unused chunks come back full": (reduce, "unused", list),
+    "unused chunks come back full": (VersionOne, "encode_reply", lambda self, *reply: with_all_chunks_full(*reply)),
     "positions unchecked": (assembly, "_check_positions", lambda chunks, stream: None),
     "the payload's XID unchecked": (assembly, "is_call", lambda header, data: True),
     "version One invalidates what it likes": (VersionOne, "invalidates", lambda self, call: 0x77777777),
     "version Two never invalidates": (VersionTwo, "invalidates", lambda self, call: None),
-    "version Two's header miscounted": (VersionTwo, "reply_size", VersionOne.reply_size),
+    "version Two's header miscounted": (VersionTwo, "reply_size", lambda self, call: reply_size(call) - 8),
     "a reply too large": (VersionOne, "reply_size", lambda self, call: 28),
 }
 
