@@ -17,6 +17,7 @@ from bench import compare, document, fio, goals, report, sides
 from bench.calls import FILE_SIZE, Files
 from bench.cephfs import CephStudy
 from bench.connections import Connections
+from bench.floors import floors
 from bench.ganesha import Ganesha, enter_namespace, in_root, packaged
 from bench.growth import Directory, Handles, Locks, Opens
 from bench.machine import crowd, disk_limits, facts, measure_limits
@@ -100,7 +101,7 @@ def run_scenarios(
     every: list[type[LocalServer]] = [RdmaNfsd, RdmaNfsdAsync, Ganesha, *others]
     kinds = {kind.name: kind for kind in every}
     limits: list[dict[str, float]] = []
-    on_disks: dict[str, list[dict[str, float]]] = {place.name: [] for place in where[1:]}
+    by_themselves: dict[str, list[dict[str, float]]] = {place.name: [] for place in where}
     for place in where:
         fill(place.path / "limits", FILE_SIZE)
     with ExitStack() as ends:
@@ -119,14 +120,15 @@ def run_scenarios(
         def measure_machine(turn: str) -> None:
             progress(f"{turn}: the machine")
             limits.append(measure_limits(where[0].path / "limits", options.seconds))
-            for place in where[1:]:
-                on_disks[place.name].append(disk_limits(place, options.seconds, chosen))
+            for place in where:
+                alone = disk_limits(place, options.seconds, chosen) if place.device else {}
+                by_themselves[place.name].append(alone | floors(place, options.seconds, chosen))
 
         found = take_turns(servers, chosen, options.transport, options.rounds, options.seconds, measure_machine)
         results = {
             server.label: found[server.label].result() | {"peak_memory": server.memory()} for server, _ in servers
         }
-    told = {place.name: {"told": place.told} | median(on_disks.get(place.name) or [{}]) for place in where}
+    told = {place.name: {"told": place.told} | median(by_themselves[place.name]) for place in where}
     memory, disks = sides.split(results, [place.name for place in where[1:]])
     versions = {Ganesha.name: packaged()} if Ganesha.name in names else {}
     return {

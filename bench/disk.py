@@ -25,13 +25,9 @@ PROGRAMS = ("bindfs", "losetup", "mkfs.ext4", "mount", "umount")
 class StallingDisk:
     """The file system ``path``, whose disk stops answering on command."""
 
-    def __init__(self, path: Path, device: Path, passing: subprocess.Popen[bytes]) -> None:
+    def __init__(self, path: Path, passing: subprocess.Popen[bytes]) -> None:
         self.path = path
-        self._device, self._passing = device, passing
-
-    def waits(self) -> int:
-        """Requests that the disk has not answered."""
-        return sum(int(word) for word in Path(f"/sys/class/block/{self._device.name}/inflight").read_text().split())
+        self._passing = passing
 
     @contextmanager
     def stalled(self) -> Iterator[None]:
@@ -94,4 +90,4 @@ def stalling_disk(directory: Path, data: bytes, size: int = SIZE) -> Iterator[St
         run("umount", path)
         run("mount", device, path)
         ends.callback(subprocess.run, ["umount", str(path)], check=False)
-        yield StallingDisk(path, Path(device), passing)
+        yield StallingDisk(path, passing)

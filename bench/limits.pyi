@@ -13,8 +13,14 @@ def ask(fd: int, request: int, reply: int, outstanding: int, seconds: float) -> 
 def drain(fd: int) -> int:
     """Receive until the peer closes."""
 
-def store(fd: int, file: int, size: int, header: int, reply: int, room: int) -> int:
+def store(fd: int, file: int, size: int, header: int, reply: int, room: int, by_worker: bool = False) -> int:
     """Put the data of requests into a file until the peer closes."""
+
+def fetch(fd: int, file: int, size: int, request: int, reply: int, room: int) -> int:
+    """Answer requests with octets of a file until the peer closes."""
+
+def look(directory: str) -> int:
+    """The attributes of everything in a directory. Returns how many."""
 
 def stream(fd: int, seconds: float) -> float:
     """Send. Returns octets per second."""

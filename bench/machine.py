@@ -25,10 +25,6 @@ from bench.servers import TREE, connect_tcp, cpu_of
 
 REQUEST, REPLY = 128, 4224
 """Octets of a 4 KiB READ's call and reply, about."""
-WRITE = 144, 164
-"""Octets of a WRITE's call before its data, and of its reply, about."""
-STORED = {"store_4k_us": (4096, 32), "store_1m_us": (1 << 20, 4)}
-"""WRITEs whose floor is measured: octets, and how many are outstanding."""
 
 
 def pair(*, paced: bool = True) -> tuple[socket.socket, socket.socket]:
@@ -82,24 +78,6 @@ def file_call(path: Path, write: bool) -> float:
     return used / done * 1e6
 
 
-def stored(place: Place, file: Path, size: int, outstanding: int, seconds: float) -> float:
-    """CPU microseconds of one WRITE's octets on their way from a socket into a cached file, if nothing else is done."""
-    ours, theirs = pair()
-    descriptor = os.open(file, os.O_RDWR)
-    room = file.stat().st_size
-    pid = in_child(lambda: limits.store(theirs.fileno(), descriptor, size, *WRITE, room), ours)
-    os.close(descriptor)
-    theirs.close()
-    request, reply = WRITE[0] + size, WRITE[1]
-    limits.ask(ours.fileno(), request, reply, outstanding, 0.1)
-    before = sum(cpu_of(pid)) + place.kernel_seconds()
-    count, _ = limits.ask(ours.fileno(), request, reply, outstanding, seconds)
-    used = sum(cpu_of(pid)) + place.kernel_seconds() - before
-    ours.close()
-    os.waitpid(pid, 0)
-    return used / count * 1e6
-
-
 def loopback(seconds: float, *, paced: bool = True) -> float:
     """Octets per second of one stream."""
     ours, theirs = pair(paced=paced)
@@ -126,12 +104,11 @@ def measure_limits(path: Path, seconds: float) -> dict[str, float]:
 
 
 def disk_limits(place: Place, seconds: float, chosen: Iterable[Scenario]) -> dict[str, float]:
-    """What a disk's file system can do at best: one pread and one pwrite in line, cached; WRITEs from a socket; and fio
-    on a file that is not cached, if a scenario reads such a one."""
+    """What a disk's file system can do at best: one pread and one pwrite in line, cached; and fio on a file that is not
+    cached, if a scenario reads such a one."""
     file = place.path / "limits"
     os.sync()
     found = {"pread_us": file_call(file, False), "pwrite_us": file_call(file, True)}
-    found |= {name: stored(place, file, *how, seconds) for name, how in STORED.items()}
     if any(COLD in scenario.needs for scenario in chosen):
         found |= read_directly(place.path / "fio", seconds)
     return found

@@ -14,8 +14,11 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 from bench import limits
 from bench.calls import DATA, FILE_SIZE, Files, names3, read3, rpc
@@ -154,17 +157,29 @@ def now_and_then(call: Callable[[], float], seconds: float) -> dict[str, float]:
 def bystander(situation: str, seconds: float) -> dict[str, float]:
     """How long a round trip takes with somebody who does nothing else, in a situation of CONTROLS among others."""
     progress(f"trouble: {situation}, a round trip without a server")
+    sizes = CONTROLS[situation]
+    floods = [] if sizes is None else [Flood(*sizes, FLOODS[situation].outstanding)]
+    return round_trips(seconds, floods)
+
+
+class Flood(NamedTuple):
+    """Requests of so many octets that keep coming, and their replies."""
+
+    request: int
+    reply: int
+    outstanding: int
+
+
+def round_trips(seconds: float, floods: Sequence[Flood]) -> dict[str, float]:
+    """How long one takes with a process that does nothing else, while another one answers floods of other processes."""
     with ExitStack() as ends:
-        flood = CONTROLS[situation]
-        if flood is not None:
-            asker = ends.enter_context(answerer(*flood))
-
-            def work() -> None:
-                limits.ask(asker.fileno(), *flood, FLOODS[situation].outstanding, 3600.0)
-
-            ends.enter_context(child(work))
+        if floods:
+            ends.enter_context(flooded(floods))
             time.sleep(0.3)
-        ours = ends.enter_context(answerer(MESSAGE, MESSAGE))
+        ours, theirs = pair()
+        ends.enter_context(ours)
+        ends.enter_context(child(lambda: limits.answer(theirs.fileno(), MESSAGE, MESSAGE), ours))
+        theirs.close()
         message = bytes(MESSAGE)
 
         def call() -> float:
@@ -177,12 +192,24 @@ def bystander(situation: str, seconds: float) -> dict[str, float]:
 
 
 @contextmanager
-def answerer(request: int, reply: int) -> Iterator[socket.socket]:
-    """A connection to a process that answers requests with replies of so many octets."""
-    ours, theirs = pair()
-    with ours, child(lambda: limits.answer(theirs.fileno(), request, reply), ours):
-        theirs.close()
-        yield ours
+def flooded(floods: Sequence[Flood]) -> Iterator[None]:
+    """A process answers all of them, a thread each."""
+    pairs = [pair() for _ in floods]
+
+    def serve() -> None:
+        with ThreadPoolExecutor(len(floods)) as pool:
+            for flood, (_, theirs) in zip(floods, pairs, strict=True):
+                pool.submit(limits.answer, theirs.fileno(), flood.request, flood.reply)
+
+    with ExitStack() as ends:
+        for ours, _ in pairs:
+            ends.enter_context(ours)
+        ends.enter_context(child(serve, *(ours for ours, _ in pairs)))
+        for _, theirs in pairs:
+            theirs.close()
+        for flood, (ours, _) in zip(floods, pairs, strict=True):
+            ends.enter_context(child(partial(limits.ask, ours.fileno(), *flood, 3600.0)))
+        yield
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 
 from bench.calls import DATA, FILE_SIZE, Files, rpc
 from bench.disk import stalling_disk
@@ -21,11 +22,12 @@ from bench.nfs3_client import Nfs3Client
 from bench.scenarios import BY_NAME, Scenario, handles, prepare
 from bench.servers import RdmaNfsd
 from bench.study import Row, Study, Terms, by, markdown, medians, progress
-from bench.trouble import GOAL, client, probe
+from bench.trouble import GOAL, MESSAGE, Flood, client, probe, round_trips
 from nfsd.protocol.nfs3 import nfs_fh3
 from rpcrdma.xdr import pack
 
 WRITERS = 4
+BESIDE = f"{WRITERS} bulk writers"
 STALL = 2.0
 """Seconds; no longer, or the kernel itself would wait for the disk before it takes more data."""
 _SETTLING = 0.2
@@ -41,6 +43,8 @@ def commit3(files: Files, size: int) -> list[bytes]:
 
 BULK = replace(BY_NAME["write-1m-4"], name="bulk writer")
 COMMITTING = Scenario("committing", commit3, 8, 4096)
+CONTROL = Flood(MESSAGE + (1 << 20), MESSAGE, BULK.outstanding)
+"""What comes closest to a bulk writer, without a server."""
 
 
 class Writers(Study):
@@ -76,12 +80,18 @@ class Writers(Study):
                     with ExitStack() as writing:
                         for each in bulk:
                             writing.enter_context(client(server, BULK, each, over))
-                        measure(f"{WRITERS} bulk writers", terms.seconds)
+                        measure(BESIDE, terms.seconds)
                     with client(server, COMMITTING, bulk[number % WRITERS], "tcp"), disk.stalled():
                         time.sleep(_SETTLING)
                         measure("a stalled fsync", STALL)
-                        if not disk.waits():
+                        if not waiting(server.process.pid):
                             raise RuntimeError("nobody waited for the disk that stalled")
+                idle, beside = (round_trips(terms.seconds, [CONTROL] * number) for number in (0, WRITERS))
+                for row in rows:
+                    if row["situation"] == "idle":
+                        row["control_p99_us"] = idle["p99_us"]
+                    elif row["situation"] == BESIDE:
+                        row["control_p99_us"] = beside["p99_us"]
                 rounds.append(rows)
         return medians(rounds, ("situation", "over"))
 
@@ -91,8 +101,13 @@ class Writers(Study):
         for (over,), same in by(rows, "over").items():
             for row in same:
                 times, goal = f"{row['p99_us'] / same[0]['p99_us']:.1f}", "" if row is same[0] else f"≤ {GOAL:.0f}"
-                lines.append([row["situation"], over, *(f"{row[part]:,.0f}" for part in _PARTS), times, goal])
-        return markdown(["situation", "over", "p50 µs", "p99 µs", "p999 µs", "p99, times idle", "goal"], lines)
+                control, machine = row.get("control_p99_us"), ["", ""]
+                if control is not None:
+                    machine = [f"{control:,.0f}", f"{control / same[0]['control_p99_us']:.1f}"]
+                figures = [f"{row[part]:,.0f}" for part in _PARTS]
+                lines.append([row["situation"], over, *figures, times, goal, *machine])
+        heads = ["situation", "over", "p50 µs", "p99 µs", "p999 µs", "p99, times idle", "goal"]
+        return markdown([*heads, "p99 µs without a server", "that, times idle"], lines)
 
     def watched(self, rows: Sequence[Row], bounds: Mapping[str, float]) -> dict[str, float]:
         """The 99th percentile in units of the idle server's."""
@@ -104,6 +119,13 @@ class Writers(Study):
 
 
 _PARTS = "p50_us", "p99_us", "p999_us"
+
+
+def waiting(pid: int) -> bool:
+    """Whether a thread of a process waits for a disk: it cannot be woken by a signal (proc_pid_stat(5), state D). The
+    device itself does not tell: it does not count the command to make stable what it has."""
+    states = (path.read_text().rpartition(")")[2].split()[0] for path in Path(f"/proc/{pid}/task").glob("*/stat"))
+    return "D" in states
 
 
 async def _bulk(server: RdmaNfsd, root: nfs_fh3) -> list[nfs_fh3]:

@@ -1,16 +1,23 @@
 """Goals are computed from the figures of one run."""
 
 import copy
+import os
 import socket
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from bench import __main__ as bench
-from bench import compare, document, goals, limits, report
+from bench import compare, document, fixtures, floors, goals, limits, report
 from bench.__main__ import NAMES, main, parser
 from bench.goals import at_least, at_most, rows
-from bench.writers import Writers
+from bench.places import Place
+from bench.scenarios import BY_NAME
+from bench.writers import Writers, waiting
+from nfsd.vfs import uring
 
 
 def figures(cpu, rate=1000.0):
@@ -163,7 +170,9 @@ def test_latency_beside_bulk_is_in_units_of_idle():
         for situation, p99 in (("idle", 10.0), ("4 bulk writers", 25.0))
     ]
     assert Writers().watched(measured, {}) == {f"4 bulk writers over {over}": 2.5 for over in ("tcp", "rdma")}
-    assert Writers().table(measured, {})[3] == "| 4 bulk writers | tcp | 1 | 25 | 9 | 2.5 | ≤ 3 |"
+    assert Writers().table(measured, {})[3] == "| 4 bulk writers | tcp | 1 | 25 | 9 | 2.5 | ≤ 3 |  |  |"
+    controlled = [row | {"control_p99_us": row["p99_us"] * 2} for row in measured]
+    assert Writers().table(controlled, {})[3] == "| 4 bulk writers | tcp | 1 | 25 | 9 | 2.5 | ≤ 3 | 50 | 2.5 |"
     with pytest.raises(KeyError):
         Writers().table([{"situation": "idle", "over": "tcp"}], {})
 
@@ -185,24 +194,100 @@ def test_two_trees_are_compared_with_all_of_todays_scenarios(monkeypatch, tmp_pa
     assert rows({"machine": {}, "servers": {}, "before": before})[0].met is False
 
 
-def test_the_floor_of_writes_stands_beside_their_goals():
+def test_floors_stand_beside_the_goals_that_they_bound():
     result = everything(1.0, 4.0)
-    result["places"]["ext4"] |= {"store_4k_us": 3.0, "store_1m_us": 250.0}
-    floors = {row.scenario: row.floor for row in rows(result) if row.floor}
-    assert floors == {"write-4k-32, ext4": "3.00 µs", "write-1m-4, ext4": "250 µs", "write-1m-4x4, ext4": "250 µs"}
+    result["places"]["ext4"] |= {"store_4k_us": 3.0, "store_4k_by_worker_us": 3.5, "store_1m_us": 250.0}
+    result["places"]["ext4"] |= {"fetch_us": 9.0, "fetch_per_s": 50_000.0, "look_us": 1.5}
+    result["places"]["tmpfs"] = {"told": "tmpfs in memory", "look_us": 1.25}
+    result["studies"] = {
+        "writers": [
+            {"situation": "idle", "over": "tcp", "p99_us": 100.0, "control_p99_us": 50.0},
+            {"situation": "4 bulk writers", "over": "tcp", "p99_us": 400.0, "control_p99_us": 900.0},
+            {"situation": "a stalled fsync", "over": "tcp", "p99_us": 100.0},
+        ]
+    }
+    floors = {(row.scenario, row.floor) for row in rows(result) if row.floor}
+    assert floors == {
+        ("write-4k-32, ext4", "3.00 µs, by a worker 3.50 µs"),
+        ("write-1m-4, ext4", "250 µs"),
+        ("write-1m-4x4, ext4", "250 µs"),
+        ("read-4k-cold, ext4", "9.00 µs"),
+        ("read-4k-cold, ext4", "50,000 /s"),
+        ("readdirplus, per entry, tmpfs", "1.25 µs"),
+        ("readdirplus, per entry, ext4", "1.50 µs"),
+        ("GETATTR p99, 4 bulk writers, tcp", "900 µs"),
+    }
     assert any("| 250 µs |" in line for line in goals.table(result))
 
 
-def test_what_floors_are_measured_by_puts_the_data_into_the_file(tmp_path):
+@pytest.mark.parametrize("by_worker", [False, True])
+def test_what_the_floor_of_writes_is_measured_by_puts_the_data_into_the_file(tmp_path, by_worker):
     file = tmp_path / "file"
     file.write_bytes(bytes(64 << 10))
     ours, theirs = socket.socketpair()
     request = bytes(10) + b"x" * 4096
     with ours, theirs, file.open("rb+") as target, ThreadPoolExecutor(1) as pool:
-        stored = pool.submit(limits.store, theirs.fileno(), target.fileno(), 4096, 10, 3, 64 << 10)
+        stored = pool.submit(limits.store, theirs.fileno(), target.fileno(), 4096, 10, 3, 64 << 10, by_worker)
         ours.sendall(request * 3 + request[:50])
         answered = ours.recv(9, socket.MSG_WAITALL)
         ours.shutdown(socket.SHUT_WR)
         assert stored.result(60) == 3
     assert answered == bytes(9)
     assert file.read_bytes().count(b"x") == 3 * 4096
+
+
+@pytest.mark.skipif(bool(uring.hindrance()), reason=f"no io_uring here: {uring.hindrance()}")
+def test_what_the_floor_of_cold_reads_is_measured_by_sends_what_the_file_has(tmp_path):
+    file = tmp_path / "file"
+    blocks = [bytes([number]) * 4096 for number in range(16)]
+    file.write_bytes(b"".join(blocks))
+    ours, theirs = socket.socketpair()
+    got = b""
+    with ours, theirs, file.open("rb") as source, ThreadPoolExecutor(1) as pool:
+        fetched = pool.submit(limits.fetch, theirs.fileno(), source.fileno(), 4096, 10, 4100, 64 << 10)
+        ours.sendall(bytes(10) * 16 + bytes(7))
+        while len(got) < 16 * 4100:
+            got += ours.recv(1 << 20)
+        ours.shutdown(socket.SHUT_WR)
+        assert fetched.result(60) == 16
+    replies = [got[at : at + 4100] for at in range(0, len(got), 4100)]
+    assert sorted(replies) == [bytes(4) + block for block in blocks]
+
+
+def test_what_the_floor_of_listings_is_measured_by_looks_at_everything(tmp_path):
+    for number in range(1000):
+        (tmp_path / f"a rather long name, number {number}").touch()
+    assert limits.look(str(tmp_path)) == 1002, "itself and what is above as well"
+    with pytest.raises(FileNotFoundError):
+        limits.look(str(tmp_path / "nothing"))
+
+
+def test_floors_are_measured_in_their_places(tmp_path, monkeypatch):
+    monkeypatch.setattr(floors, "MAKE", {fixtures.COLD: fixtures.file_of(1 << 20), fixtures.MANY: fixtures.make_names})
+    (tmp_path / "limits").write_bytes(bytes(4 << 20))
+    chosen = [BY_NAME["readdirplus"], BY_NAME["read-4k-cold"]]
+    memory = floors.floors(Place("tmpfs", tmp_path), 0.05, chosen)
+    assert set(memory) == {"look_us"}
+    disk = floors.floors(Place("ext4", tmp_path, "loop99"), 0.05, chosen)
+    cold = set() if uring.hindrance() else {"fetch_us", "fetch_per_s"}
+    assert set(disk) == {"look_us", *floors.STORED} | cold
+    assert all(value > 0 for value in disk.values())
+    assert set(floors.floors(Place("ext4", tmp_path, "loop99"), 0.05, [BY_NAME["getattr"]])) == set(floors.STORED)
+
+
+def test_a_process_that_waits_as_for_a_disk_is_told_from_one_that_does_not(tmp_path):
+    # Who begins a program waits in state D until it has begun (vfork(2)): this one opens its standard input first.
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    begin = (
+        "import os, sys; actions = [(os.POSIX_SPAWN_OPEN, 0, sys.argv[1], os.O_RDONLY, 0)]; "
+        "os.waitpid(os.posix_spawn('/bin/true', ['true'], {}, file_actions=actions), 0)"
+    )
+    with subprocess.Popen([sys.executable, "-c", begin, str(pipe)]) as process:
+        until = time.monotonic() + 60
+        while not waiting(process.pid) and time.monotonic() < until:
+            time.sleep(0.01)
+        assert waiting(process.pid)
+        pipe.open("wb").close()
+    assert process.returncode == 0
+    assert not waiting(os.getpid())

@@ -1,0 +1,99 @@
+"""What calls cost where there is no server: data between a socket and a file, and attributes by name.
+
+Owns the floors that goals are shown beside: no server that does the same work costs less. Imports :mod:`bench.limits`,
+whose programs they are, and :mod:`bench.machine`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from bench import limits
+from bench.fixtures import COLD, MAKE, MANY, uncache
+from bench.machine import REPLY, REQUEST, in_child, pair
+from bench.places import Place
+from bench.scenarios import Scenario
+from bench.servers import cpu_of
+from nfsd.vfs import uring
+
+WRITE = 144, 164
+"""Octets of a WRITE's call before its data, and of its reply, about."""
+STORED = {
+    "store_4k_us": (4096, 32, False),
+    "store_4k_by_worker_us": (4096, 32, True),
+    "store_1m_us": (1 << 20, 4, False),
+}
+"""WRITEs whose floor is measured: octets, how many are outstanding, and whether another thread waits for the file."""
+READ, OUTSTANDING = 4096, 32
+"""Octets of a READ's data, and how many are outstanding."""
+
+
+def floors(place: Place, seconds: float, chosen: Iterable[Scenario]) -> dict[str, float]:
+    """Those of the chosen scenarios on a place: CPU in µs, and READs per second of what is not cached."""
+    needs = {need for scenario in chosen for need in scenario.needs}
+    found: dict[str, float] = {}
+    if MANY in needs:
+        found["look_us"] = looked(place.path / f"limits {MANY}")
+    if place.device:
+        found |= {name: stored(place, place.path / "limits", *how, seconds) for name, how in STORED.items()}
+    if place.device and COLD in needs and not uring.hindrance():
+        found["fetch_us"], found["fetch_per_s"] = fetched(place, place.path / f"limits {COLD}", seconds)
+    return found
+
+
+def stored(place: Place, file: Path, size: int, outstanding: int, by_worker: bool, seconds: float) -> float:
+    """CPU microseconds of one WRITE's octets on their way from a socket into a cached file, if nothing else is done."""
+    room = file.stat().st_size
+    with file.open("rb+") as target:
+
+        def serve(end: int) -> None:
+            limits.store(end, target.fileno(), size, *WRITE, room, by_worker)
+
+        return served(place, serve, WRITE[0] + size, WRITE[1], outstanding, seconds)[0]
+
+
+def fetched(place: Place, file: Path, seconds: float) -> tuple[float, float]:
+    """CPU microseconds of one READ of 4 KiB that is not cached, from the disk to a socket, and how many a second."""
+    made(COLD, file)
+    uncache(file)
+    room = file.stat().st_size
+    with file.open("rb") as source:
+
+        def serve(end: int) -> None:
+            limits.fetch(end, source.fileno(), READ, REQUEST, REPLY, room)
+
+        return served(place, serve, REQUEST, REPLY, OUTSTANDING, seconds)
+
+
+def looked(directory: Path) -> float:
+    """CPU microseconds of the attributes of one of many files, by its name."""
+    made(MANY, directory)
+    limits.look(str(directory))
+    begun = time.process_time()
+    count = sum(limits.look(str(directory)) for _ in range(3))
+    return (time.process_time() - begun) / count * 1e6
+
+
+def made(need: str, path: Path) -> None:
+    """What scenarios need is there."""
+    if not path.exists():
+        MAKE[need](path)
+
+
+def served(
+    place: Place, serve: Callable[[int], None], request: int, reply: int, outstanding: int, seconds: float
+) -> tuple[float, float]:
+    """CPU microseconds of one request where it is served, with the file system's threads, and requests per second."""
+    ours, theirs = pair()
+    pid = in_child(lambda: serve(theirs.fileno()), ours)
+    theirs.close()
+    limits.ask(ours.fileno(), request, reply, outstanding, 0.1)
+    before = sum(cpu_of(pid)) + place.kernel_seconds()
+    count, elapsed = limits.ask(ours.fileno(), request, reply, outstanding, seconds)
+    used = sum(cpu_of(pid)) + place.kernel_seconds() - before
+    ours.close()
+    os.waitpid(pid, 0)
+    return used / count * 1e6, count / elapsed
