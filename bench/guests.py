@@ -11,8 +11,6 @@ Owns the guest while it is needed; imports the guest lab, :mod:`tests.vm`.
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import shutil
 import socket
 import time
@@ -23,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.calls import FILE_SIZE, Files
+from bench.namespaces import Inside
 from bench.nfs4 import Session
 from bench.nfs4_client import Failed
 from bench.scenarios import Scenario, local, prepare
@@ -39,7 +38,6 @@ from tests.vm.two_servers import KNFSD_MOUNTD_PORT, KNFSD_RDMA_PORT
 
 DEVICE = "siw"
 OUR_TCP_PORT, METRICS_PORT = 2050, 9587
-_CLONE_NEWNET = 0x40000000
 
 
 class InGuest(Server):
@@ -52,7 +50,7 @@ class InGuest(Server):
         self.guest, self.host, self._namespace = guest, guest.address, namespace
 
     def network(self) -> AbstractContextManager[None]:
-        return Inside(self._namespace)
+        return Inside(Path("/run/netns") / self._namespace)
 
     def lay_out(self, size: int) -> None:
         self.guest.run(
@@ -101,31 +99,6 @@ class Kernel(InGuest):
 
 
 GUESTS: dict[str, type[InGuest]] = dict(zip(IN_GUEST, (Verbs, Kernel), strict=True))
-
-
-class Inside:
-    """This thread is in a network namespace; sockets that it makes there stay there."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._home = -1
-
-    def __enter__(self) -> None:
-        self._home = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
-        there = os.open(f"/run/netns/{self._name}", os.O_RDONLY)
-        try:
-            _set_namespace(there)
-        finally:
-            os.close(there)
-
-    def __exit__(self, *exc: object) -> None:
-        _set_namespace(self._home)
-        os.close(self._home)
-
-
-def _set_namespace(descriptor: int) -> None:
-    if ctypes.CDLL(None, use_errno=True).setns(descriptor, _CLONE_NEWNET):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 @contextmanager
