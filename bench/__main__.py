@@ -13,7 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from bench import compare, document, fio, goals, report, sides
+from bench import chimera, compare, document, fio, goals, report, sides
 from bench.calls import FILE_SIZE, Files
 from bench.cephfs import CephStudy
 from bench.connections import Connections
@@ -98,7 +98,9 @@ def run_scenarios(
 ) -> dict[str, Any]:
     """In rounds that take turns: the machine, then each scenario with every server in every place."""
     others: list[type[LocalServer]] = [in_root(root) for root in options.ganesha_root]
-    every: list[type[LocalServer]] = [RdmaNfsd, RdmaNfsdAsync, Ganesha, *others]
+    program = options.chimera or chimera.PROGRAM
+    chimeras = [chimera.built(name, program, options.chimera_only) for name in names if name in chimera.KINDS]
+    every: list[type[LocalServer]] = [RdmaNfsd, RdmaNfsdAsync, Ganesha, *chimeras, *others]
     kinds = {kind.name: kind for kind in every}
     limits: list[dict[str, float]] = []
     by_themselves: dict[str, list[dict[str, float]]] = {place.name: [] for place in where}
@@ -110,8 +112,9 @@ def run_scenarios(
         for place in where:
             for name in [*names, *(other.name for other in others)]:
                 try:
-                    needs = needed(each for each in chosen if place.device or not each.disks)
-                    servers.append(begin(kinds[name], place, options.uid, needs, ends))
+                    kind = kinds[name]
+                    needs = needed(each for each in chosen if kind.has(each.name) and (place.device or not each.disks))
+                    servers.append(begin(kind, place, options.uid, needs, ends))
                 except (NotStarted, Nfs3Failure) as failure:
                     if name in OURS:
                         raise
@@ -155,7 +158,8 @@ def begin(
     server = kind(place.path / kind.name)
     server.place = place
     try:
-        files = asyncio.run(prepare(server, uid, needs))
+        with server.network():
+            files = asyncio.run(prepare(server, uid, needs))
     except BaseException:
         server.stop()
         raise
@@ -195,9 +199,10 @@ def parser() -> argparse.ArgumentParser:
     named.add_argument(
         "--server",
         nargs="*",
-        choices=[*OURS, Ganesha.name, *IN_GUEST],
+        choices=[*OURS, Ganesha.name, *chimera.KINDS, *IN_GUEST],
         default=[RdmaNfsd.name],
         help="these, in turns (default rdma-nfsd); rdma-nfsd-async: with its exports' option async; "
+        "chimera and chimera-io-uring: a Chimera that was built here (needs root); "
         "rdma-nfsd-verbs and kernel: in a Linux guest, over its siw device and TCP, compared with each other only "
         "(needs root and qemu)",
     )
@@ -220,6 +225,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="ROOT",
         help="other releases of Ganesha as well, each in a Debian made by python -m bench.ganesha",
     )
+    named.add_argument(
+        "--chimera",
+        type=Path,
+        metavar="PROGRAM",
+        help=f"Chimera as well, which is this program (default of --server chimera: {chimera.PROGRAM})",
+    )
+    named.set_defaults(chimera_only=())
     named.add_argument("--crowded", action="store_true", help="measure though other programs are busy")
     named.add_argument("--json", type=Path, metavar="FILE", help="write the figures there")
     named.add_argument("--from", type=Path, dest="earlier", metavar="FILE", help="measure nothing: show these figures")
@@ -245,6 +257,8 @@ def main(words: Sequence[str] | None = None) -> int:
     if options.document and not document.DOCUMENT.exists():
         print("bench: --document writes docs/, which only a clone has", file=sys.stderr)
         return 2
+    if options.chimera and not chimera.KINDS.keys() & options.server:
+        options.server = [*options.server, *chimera.KINDS]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # servers and disks are ended all the same
     if (Ganesha.name in options.server or options.ganesha_root) and options.earlier is None:
         enter_namespace(words)

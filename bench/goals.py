@@ -1,7 +1,7 @@
 """``python -m bench goals``: what the server is to reach, what it reaches in one run, and whether that is enough.
 
-Owns the goals; each compares figures of the same run, so that a slow day slows both. Of several releases of Ganesha the
-cheapest counts. Imports :mod:`bench.sides` for the figures.
+Owns the goals; each compares figures of the same run, so that a slow day slows both. Of several releases of Ganesha,
+and of Chimera's modules, the cheapest counts. Imports :mod:`bench.sides` for the figures.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import compare, machine, sides
+from bench import chimera, compare, machine, sides
 from bench.ganesha import Ganesha
 from bench.places import KINDS, MEMORY
 from bench.scenarios import TODAY
@@ -28,6 +28,8 @@ VERSION_TWO = ("getattr", "lookup", "read-4k-32", "write-4k-32")
 BULK = ("read-1m-4", "write-1m-4", "read-1m-4x4", "write-1m-4x4")
 STORED = ("write-1m-4", "write-1m-4x4")
 """Of these the floor is measured as of 4k WRITEs."""
+BESIDE_CHIMERA = ("write-4k-32",)
+"""All that Chimera is measured with, where somebody has built it."""
 FILES = ("create-stat-unlink", "untar", "remove")
 COMMITS = ("untar",)
 """Of what changes files and names, what has data flushed too."""
@@ -100,7 +102,16 @@ class Figures:
         self, scenario: str, place: str, figure: str = "cpu_us", best: Callable[[Iterable[float]], float] = min
     ) -> float | None:
         """The best of Ganesha's releases."""
-        found = [sides.figures(self.result, place, name, scenario) for name in sides.peers(self.result)]
+        return self._peer(Ganesha.name, scenario, place, figure, best)
+
+    def chimera(self, scenario: str, place: str) -> float | None:
+        """The least CPU of Chimera's modules."""
+        return self._peer(chimera.Chimera.name, scenario, place, "cpu_us", min)
+
+    def _peer(
+        self, kind: str, scenario: str, place: str, figure: str, best: Callable[[Iterable[float]], float]
+    ) -> float | None:
+        found = [sides.figures(self.result, place, name, scenario) for name in sides.peers(self.result, kind)]
         values = [each[figure] for each in found if each is not None]
         return best(values) if values else None
 
@@ -133,7 +144,7 @@ def unchanged(before: Mapping[str, Any] | None) -> list[Row]:
 def writes(found: Figures) -> list[Row]:
     """4k WRITE unstable, depth 32."""
     rows = []
-    name = "write-4k-32"
+    (name,) = BESIDE_CHIMERA
     for place in KINDS:
         parts = found.ours(name), found.place(place, "pwrite_us"), found.place(MEMORY, "pwrite_us")
         memory, there, inline = parts
@@ -145,6 +156,7 @@ def writes(found: Figures) -> list[Row]:
         floor += f", by a worker {by_worker}" if by_worker else ""
         rows.append(at_most(what, "ours on tmpfs + 1.5 x (pwrite there - on tmpfs)", ours, most, floor))
         rows.append(at_most(what, "0.4 x Ganesha", ours, times(0.4, found.ganesha(name, place)), floor))
+        rows.append(at_most(what, "1.0 x Chimera", ours, found.chimera(name, place), floor))
     return rows
 
 
@@ -289,7 +301,8 @@ def extended(named: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The command line: a run's, with what goals need for its defaults."""
     named.prog, named.epilog = "python -m bench goals", None
     named.description = "Measure what the goals need, and say of each whether it is met."
-    named.set_defaults(server=[RdmaNfsd.name, RdmaNfsdAsync.name, Ganesha.name], on=list(KINDS), only=list(NEEDED))
+    servers = [RdmaNfsd.name, RdmaNfsdAsync.name, Ganesha.name, *(chimera.KINDS if chimera.PROGRAM.exists() else ())]
+    named.set_defaults(server=servers, on=list(KINDS), only=list(NEEDED), chimera_only=BESIDE_CHIMERA)
     named.add_argument(
         "--before", type=Path, metavar="OLDTREE", help="a built checkout to compare today's scenarios with"
     )

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from bench import sides
+from bench.ganesha import Ganesha
 from bench.scenarios import BY_NAME, Scenario
 from bench.servers import IN_GUEST, OURS, RdmaNfsd
 from bench.study import Study, markdown
@@ -73,13 +74,18 @@ def _measured(result: Result, studies: Sequence[Study]) -> Iterator[tuple[Study,
             yield study, rows
 
 
+def has_goal(other: str) -> bool:
+    """Whether every scenario has a goal in units of what this server takes."""
+    return other.startswith(Ganesha.name)
+
+
 def _server_table(result: Result, server: str) -> list[str]:
     found, bounds = result["servers"][server]["scenarios"], result["limits"]
     failures = result["servers"][server].get("failures", {})
     ours = server == RdmaNfsd.name
     others = [name for name in result["servers"] if name not in OURS] if ours else []
     heads = ["scenario", "over", "CPU µs per call", "of which user", "times the limit"]
-    heads += [word for name in others for word in (f"times {name}", "goal")]
+    heads += [word for name in others for word in (f"times {name}", *(["goal"] if has_goal(name) else []))]
     heads += ["calls/s", "p50 µs", "p99 µs", "p999 µs", "copied by it", "by the kernel"]
     heads += ["work requests", "RDMA octets", "not natively"] if ours else []
     lines = []
@@ -97,9 +103,9 @@ def _server_table(result: Result, server: str) -> list[str]:
         cells.append(f"{times:.2f}{aim}" if scenario.size <= 4096 and scenario.outstanding > 1 else "")
         for other in others:
             theirs = result["servers"][other]["scenarios"].get(f"{name} tcp")
-            cells += (
-                ["", ""] if theirs is None else [f"{figures['cpu_us'] / theirs['cpu_us']:.2f}", f"≤ {scenario.rival}"]
-            )
+            cells.append("" if theirs is None else f"{figures['cpu_us'] / theirs['cpu_us']:.2f}")
+            if has_goal(other):
+                cells.append("" if theirs is None else f"≤ {scenario.rival}")
         cells += [f"{figures['calls_per_s']:,.0f}"]
         cells += [f"{figures[part]:.0f}" for part in ("p50_us", "p99_us", "p999_us")]
         cells += [octets(figures, "copied"), octets(figures, "kernel_in", "kernel_out")]

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from bench import copies
 from bench.places import Place
@@ -102,11 +102,18 @@ class Server(ABC):
     """What it exports, of a server on this machine."""
     place: Place | None = None
     """Where that is, if there are several places."""
+    only: ClassVar[frozenset[str]] = frozenset()
+    """The scenarios that it is measured with; none: all of them."""
 
     @property
     def label(self) -> str:
         """Its name, and its place unless that is memory."""
         return self.name if self.place is None or not self.place.device else f"{self.name} on {self.place.name}"
+
+    @classmethod
+    def has(cls, scenario: str) -> bool:
+        """Whether it is measured with the scenario of that name."""
+        return not cls.only or scenario in cls.only
 
     def takes(self, transports: Sequence[str], over: str, *, disks: bool) -> bool:
         """Whether a scenario that goes over these transports, and is about ``disks`` only, is measured over one of

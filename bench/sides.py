@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from bench.ganesha import DURABILITY
+from bench import chimera, ganesha
 from bench.places import MEMORY
 from bench.scenarios import BY_NAME
 from bench.servers import OURS
@@ -42,10 +42,10 @@ def figures(result: Result, place: str, server: str, scenario: str, over: str = 
     return found
 
 
-def peers(result: Result) -> list[str]:
-    """The servers that are not ours."""
+def peers(result: Result, kind: str) -> list[str]:
+    """The servers that are not ours, of one kind: Ganesha's releases, or Chimera's modules."""
     names = (name for servers in everywhere(result).values() for name in servers)
-    return [name for name in dict.fromkeys(names) if name not in OURS]
+    return [name for name in dict.fromkeys(names) if name not in OURS and name.startswith(kind)]
 
 
 def head(result: Result) -> list[str]:
@@ -53,8 +53,9 @@ def head(result: Result) -> list[str]:
     lines = [*crowd(result), *([""] if crowd(result) else [])]
     lines += [f"- {place['told']}{_limits(place)}." for place in result.get("places", {}).values()]
     lines += [f"- {name}: not measured: {reason}." for name, reason in result.get("absent", {}).items()]
-    if any("ganesha" in name for name in peers(result)):
-        lines += [f"- {DURABILITY}"]
+    for kind, durability in ((ganesha.Ganesha.name, ganesha.DURABILITY), (chimera.Chimera.name, chimera.DURABILITY)):
+        if peers(result, kind):
+            lines += [f"- {durability}"]
     return lines
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from bench.calls import Files
 from bench.generator import CallFailed
 from bench.laps import Laps
+from bench.nfs3_client import Nfs3Failure
+from bench.nfs4_client import Failed
 from bench.scenarios import Scenario
 from bench.servers import Server
 from bench.study import cost, median, progress
@@ -66,7 +68,7 @@ def take_turns(
         for scenario in chosen:
             for server, files in servers if number % 2 == 0 else reversed(servers):
                 for over in transports:
-                    if server.takes(scenario.transports, over, disks=scenario.disks):
+                    if server.has(scenario.name) and server.takes(scenario.transports, over, disks=scenario.disks):
                         progress(f"{turn}: {scenario.name} over {over}, {server.label}")
                         one_turn(found[server.label], server, files, scenario, over, seconds)
     return found
@@ -84,6 +86,6 @@ def one_turn(found: Found, server: Server, files: Files, scenario: Scenario, ove
                 most = TRACED[scenario.size > SMALL]
                 found.copies[key] = server.copies(lambda: load.run(3600, most)[0])
         found.rounds.setdefault(key, []).append(figures)
-    except (RuntimeError, OSError, EOFError, AssertionError) as failure:
+    except (RuntimeError, OSError, EOFError, AssertionError, Nfs3Failure, Failed) as failure:
         found.failures.setdefault(key, []).append(reason(failure, scenario))
         progress(f"{key}, {server.label}: {found.failures[key][-1]}")

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from bench import __main__ as bench
-from bench import compare, document, fixtures, floors, goals, limits, report
+from bench import chimera, compare, document, fixtures, floors, goals, limits, report
 from bench.__main__ import NAMES, main, parser
 from bench.goals import at_least, at_most, rows
 from bench.places import Place
@@ -36,6 +36,7 @@ def everything(ours, theirs, *, two=1.0, rate=1000.0):
         return {"scenarios": more, "failures": {}}
 
     both = {"rdma-nfsd": server(ours, rate), "ganesha": server(theirs, 1000.0), "ganesha-9": server(2 * theirs, 1.0)}
+    both["chimera"] = server(theirs, 1000.0)
     disk = {"told": "a disk", "pread_us": 1.0, "pwrite_us": 1.0, "fio_per_s": 1000.0}
     latency = [
         {"situation": situation, "over": "tcp", "p99_us": p99}
@@ -153,6 +154,7 @@ def test_the_table_counts_and_shows_what_is_missed():
 
 def test_goals_measure_what_they_need(tmp_path, capsys, monkeypatch):
     assert set(goals.NEEDED) <= set(NAMES)
+    monkeypatch.setattr(chimera, "PROGRAM", tmp_path / "chimera")
     options = goals.extended(parser()).parse_args([])
     assert (options.on, options.server) == (["ext4", "xfs"], ["rdma-nfsd", "rdma-nfsd-async", "ganesha"])
     assert "put here" in document.put(document.DOCUMENT.read_text(), "goals", ["put here"])

@@ -154,7 +154,8 @@ def result():
 
 
 def test_servers_are_side_by_side_in_every_place():
-    assert sides.peers(result()) == ["ganesha"]
+    assert sides.peers(result(), "ganesha") == ["ganesha"]
+    assert sides.peers(result(), "chimera") == []
     lines = sides.beside(result())
     assert lines[0] == "| scenario | rdma-nfsd, tmpfs | ganesha, tmpfs | rdma-nfsd, ext4 | ganesha, ext4 |"
     assert lines[2] == "| getattr | 1.00 (1,000/s) | 10.0 (1,000/s) | 2.00 (1,000/s) | failed: X |"
