@@ -7,7 +7,6 @@ there are many is decided by :mod:`rpcrdma.hosts`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
 from collections.abc import Callable
 from functools import partial
@@ -124,8 +123,7 @@ class RdmaServer:
         _log.warning("connection of %s rejected: %s", request.peer_address, reason)
         ours = self.options.responder.private_data.encode()
         self.captures.refused(self.describe(request, request.private_data, ours, f"rejected: {reason}", rejected=True))
-        with contextlib.suppress(OSError):  # the peer has gone by now
-            request.reject(ours)
+        request.reject(ours)
 
     def describe(
         self, ends: ConnectRequest | RdmaConnection, theirs: bytes, ours: bytes, note: str, *, rejected: bool = False

@@ -157,7 +157,7 @@ class ConnectRequest(Protocol):
         """
 
     def reject(self, private_data: bytes = b"") -> None:
-        """Refuse, handing our private data to the peer."""
+        """Refuse, handing our private data to the peer. Nothing happens when the peer is gone by now."""
 
 
 @dataclass(frozen=True, slots=True)

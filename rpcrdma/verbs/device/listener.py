@@ -155,12 +155,12 @@ class DeviceRequest:
 
     def reject(self, private_data: bytes = b"") -> None:
         """Refuse, handing our private data to the peer. Nothing happens when the peer is gone by now."""
-        self._refuse(self._take(), private_data)
+        if self._identifier is not None:
+            self._refuse(self._take(), private_data)
 
     def drop(self) -> None:
         """End the request if nobody has answered it."""
-        if self._identifier is not None:
-            self.reject()
+        self.reject()
 
     def cm_event(self, event: str, status: int, request: Request | None) -> None:
         """The peer gave up, or the device went, before the request was answered."""
