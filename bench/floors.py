@@ -6,17 +6,15 @@ whose programs they are, and :mod:`bench.machine`.
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench import limits
 from bench.fixtures import COLD, MAKE, MANY, uncache
-from bench.machine import REPLY, REQUEST, in_child, pair
+from bench.machine import REPLY, REQUEST, served
 from bench.places import Place
 from bench.scenarios import Scenario
-from bench.servers import cpu_of
 from nfsd.vfs import uring
 
 WRITE = 144, 164
@@ -52,7 +50,7 @@ def stored(place: Place, file: Path, size: int, outstanding: int, by_worker: boo
         def serve(end: int) -> None:
             limits.store(end, target.fileno(), size, *WRITE, room, by_worker)
 
-        return served(place, serve, WRITE[0] + size, WRITE[1], outstanding, seconds)[0]
+        return served(serve, WRITE[0] + size, WRITE[1], outstanding, seconds, place.kernel_seconds)[0]
 
 
 def fetched(place: Place, file: Path, seconds: float) -> tuple[float, float]:
@@ -65,7 +63,7 @@ def fetched(place: Place, file: Path, seconds: float) -> tuple[float, float]:
         def serve(end: int) -> None:
             limits.fetch(end, source.fileno(), READ, REQUEST, REPLY, room)
 
-        return served(place, serve, REQUEST, REPLY, OUTSTANDING, seconds)
+        return served(serve, REQUEST, REPLY, OUTSTANDING, seconds, place.kernel_seconds)
 
 
 def looked(directory: Path) -> float:
@@ -81,19 +79,3 @@ def made(need: str, path: Path) -> None:
     """What scenarios need is there."""
     if not path.exists():
         MAKE[need](path)
-
-
-def served(
-    place: Place, serve: Callable[[int], None], request: int, reply: int, outstanding: int, seconds: float
-) -> tuple[float, float]:
-    """CPU microseconds of one request where it is served, with the file system's threads, and requests per second."""
-    ours, theirs = pair()
-    pid = in_child(lambda: serve(theirs.fileno()), ours)
-    theirs.close()
-    limits.ask(ours.fileno(), request, reply, outstanding, 0.1)
-    before = sum(cpu_of(pid)) + place.kernel_seconds()
-    count, elapsed = limits.ask(ours.fileno(), request, reply, outstanding, seconds)
-    used = sum(cpu_of(pid)) + place.kernel_seconds() - before
-    ours.close()
-    os.waitpid(pid, 0)
-    return used / count * 1e6, count / elapsed

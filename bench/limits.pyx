@@ -171,6 +171,8 @@ def store(int fd, int file, size_t size, size_t header, size_t reply, size_t roo
     sem_init(&store.begin, 0, 0)
     sem_init(&store.done, 0, 0)
     if by_worker and pthread_create(&worker, NULL, put_when_told, &store) != 0:
+        free(store.buffer)
+        free(replies)
         raise OSError("no thread can be made")
     with nogil:
         while True:
@@ -252,6 +254,10 @@ def fetch(int fd, int file, size_t size, size_t request, size_t reply, size_t ro
                 one = <uint8_t *>uring_done(&ring, &result)
             if got == 0:
                 break
+        # The kernel puts what is still being read into the replies.
+        while spare < DEPTH and uring_enter(&ring, 1) in (0, EINTR):
+            while uring_done(&ring, &result) != NULL:
+                spare += 1
     uring_close(&ring)
     free(requests)
     free(replies)

@@ -13,7 +13,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -52,18 +52,31 @@ def in_child(work: Any, *ends: socket.socket) -> int:
     return pid
 
 
-def round_trip(seconds: float) -> tuple[float, float]:
-    """CPU microseconds of one round trip on its serving side, 16 outstanding, unbatched; and round trips per second."""
+def served(
+    serve: Callable[[int], object],
+    request: int,
+    reply: int,
+    outstanding: int,
+    seconds: float,
+    others: Callable[[], float] = float,
+) -> tuple[float, float]:
+    """CPU microseconds of one request in a process that does ``serve(descriptor)``, and requests per second.
+    ``others()`` are the seconds of whoever works for it."""
     ours, theirs = pair()
-    pid = in_child(lambda: limits.answer(theirs.fileno(), REQUEST, REPLY), ours)
+    pid = in_child(lambda: serve(theirs.fileno()), ours)
     theirs.close()
-    limits.ask(ours.fileno(), REQUEST, REPLY, 16, 0.2)
-    before = sum(cpu_of(pid))
-    count, elapsed = limits.ask(ours.fileno(), REQUEST, REPLY, 16, seconds)
-    used = sum(cpu_of(pid)) - before
+    limits.ask(ours.fileno(), request, reply, outstanding, 0.2)
+    before = sum(cpu_of(pid)) + others()
+    count, elapsed = limits.ask(ours.fileno(), request, reply, outstanding, seconds)
+    used = sum(cpu_of(pid)) + others() - before
     ours.close()
     os.waitpid(pid, 0)
     return used / count * 1e6, count / elapsed
+
+
+def round_trip(seconds: float) -> tuple[float, float]:
+    """CPU microseconds of one round trip on its serving side, 16 outstanding, unbatched; and round trips per second."""
+    return served(lambda end: limits.answer(end, REQUEST, REPLY), REQUEST, REPLY, 16, seconds)
 
 
 def file_call(path: Path, write: bool) -> float:

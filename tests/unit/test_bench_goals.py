@@ -256,6 +256,19 @@ def test_what_the_floor_of_cold_reads_is_measured_by_sends_what_the_file_has(tmp
     assert sorted(replies) == [bytes(4) + block for block in blocks]
 
 
+@pytest.mark.skipif(bool(uring.hindrance()), reason=f"no io_uring here: {uring.hindrance()}")
+def test_cold_reads_whose_peer_has_gone_are_waited_for(tmp_path):
+    file = tmp_path / "file"
+    file.write_bytes(bytes(64 << 10))
+    for _ in range(20):
+        ours, theirs = socket.socketpair()
+        with theirs, file.open("rb") as source, ThreadPoolExecutor(1) as pool:
+            fetched = pool.submit(limits.fetch, theirs.fileno(), source.fileno(), 4096, 10, 4100, 64 << 10)
+            ours.sendall(bytes(10) * 64)
+            ours.close()
+            assert fetched.result(60) <= 64
+
+
 def test_what_the_floor_of_listings_is_measured_by_looks_at_everything(tmp_path):
     for number in range(1000):
         (tmp_path / f"a rather long name, number {number}").touch()
