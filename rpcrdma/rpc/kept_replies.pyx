@@ -96,9 +96,13 @@ cdef class KeptReplies:
         return kept
 
     cdef void drop(self, kept_t *kept) noexcept:
-        """Forget a reply. The next one of its host will most likely be next."""
+        """Forget a reply. The next one of its host will most likely be next: it is at hand since the last time, and so it
+        tells where its slot is, and which one comes behind it."""
         cdef size_t at = kept.hash & self.mask
-        prefetch(kept.newer)
+        cdef kept_t *newer = kept.newer
+        if newer != NULL:
+            prefetch(newer.newer)
+            prefetch(&self.slots[newer.hash & self.mask])
         while self.slots[at].kept != kept:
             at = (at + 1) & self.mask
         self.clear(at)
