@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from nfsd.edition import Edition
 from nfsd.versions import ALL
 from rpcrdma.paces import NO_BOUND, Bound
 
@@ -142,6 +143,8 @@ class Exports(Protocol):
     """Those that are served here."""
     referrals: tuple[Export, ...]
     """Those that lead elsewhere."""
+    edition: Edition
+    """Of what they say about callers."""
 
     def replace(self, exports: Iterable[Export]) -> None:
         """These are all from now on."""

@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+from nfsd.edition import Edition
 from nfsd.exported import ANY_SECURITY, SECURITY
 from nfsd.exported import ClientOverride as ClientOverride
 from nfsd.exported import Export as Export
@@ -118,8 +119,8 @@ class ExportTable:
         self._credentials: dict[tuple[object, ...], Credential] = {}
         self._named: dict[int, set[str]] = {}
         """Clients with ports that will not do, by export."""
-        self.generation = 0
-        """Grows when what :meth:`access` said may be true no more."""
+        self.edition = Edition()
+        """Of what :meth:`access` and :meth:`standing` say."""
         self._changed: list[Callable[[], None]] = []
         self.observer = Observer()
         self.refusals: Counter[str] = Counter()
@@ -151,8 +152,7 @@ class ExportTable:
         self.uses_names = bool(named)
         """Whether any client is given by name; if not, :meth:`admit` has nothing to do."""
         self._groups.forget()
-        self.ages = self.uses_names or any(export.manage_gids for export in self.exports)
-        """Whether what :meth:`standing` says is to be asked for again every second: name services are behind it."""
+        self.edition.ages = self.uses_names or any(export.manage_gids for export in self.exports)
         accesses = [pattern.access for patterns in self._patterns.values() for pattern in patterns]
         self._ports_matter = any(access.secure for access in accesses)
         self._security_matters = any(access.xprtsec != ANY_SECURITY for access in accesses)
@@ -165,19 +165,19 @@ class ExportTable:
 
     def _forget_accesses(self) -> None:
         self._accesses.clear()
-        self.generation += 1
+        self.edition.number += 1
         for callback in self._changed:
             callback()
 
     def _forget_tallies(self) -> None:
-        self.generation += 1
+        self.edition.number += 1
 
     def tally(self, export: Export, peer_address: str) -> Tally:
-        """Where calls of a client on an export are counted; good until ``generation`` grows."""
+        """Where calls of a client on an export are counted; good for an edition."""
         address = canonical_address(peer_address)
         tally = self.usage.of(address, export.id)
-        if tally.priced != self.generation or (tally.dues is not None and tally.dues.pace.gone):
-            tally.priced = self.generation
+        if tally.priced != self.edition.number or (tally.dues is not None and tally.dues.pace.gone):
+            tally.priced = self.edition.number
             self.prices.price(tally, address, export.id, export, self.access(export, peer_address))
         return tally
 
@@ -195,7 +195,7 @@ class ExportTable:
             self.replace((*self.exports, *self.referrals))
 
     def on_change(self, callback: Callable[[], None]) -> None:
-        """Have ``callback`` run whenever ``generation`` has grown."""
+        """Have ``callback`` run whenever there is another ``edition``."""
         self._changed.append(callback)
 
     def standing(self, export: Export, caller: Caller, transport: Connection) -> tuple[Credential, bool] | None:

@@ -120,10 +120,9 @@ cdef class Nfs3Names(NativeProgram):
     cdef uint64_t fsid_in(self, Node node, statx_t *status) except? 0:
         """:func:`nfsd.v3.convert.fsid3` of the node's file system; of a file in a btrfs subvolume, which numbers its files
         anew, that of the subvolume."""
-        cdef tuple pair = node.mount.fsid
         if status.dev_major == node.device_major and status.dev_minor == node.device_minor:
-            return fsid3(<uint64_t>pair[0], <uint64_t>pair[1])
-        return fsid3(<uint64_t>pair[0], <uint64_t>status.dev_major << 32 | status.dev_minor)
+            return fsid3(node.fsid[0], node.fsid[1])
+        return fsid3(node.fsid[0], <uint64_t>status.dev_major << 32 | status.dev_minor)
 
     # -- failures --------------------------------------------------------------------------------------------------
     cdef uint8_t *store_seen(self, uint8_t *at, Node node, statx_t *seen) except NULL:

@@ -183,10 +183,8 @@ cdef class Fattr:
         """The fattr4 (:func:`nfsd.v4.attributes.encode`), ``status`` having been looked at just now."""
         cdef facts_t facts
         cdef bytes handle = node.handle
-        cdef tuple fsid = node.mount.fsid
         facts.change = node.inode.change.value
-        facts.fsid[0] = <uint64_t>fsid[0]
-        facts.fsid[1] = <uint64_t>fsid[1]
+        facts.fsid[0], facts.fsid[1] = node.fsid[0], node.fsid[1]
         facts.lease_time, facts.error = self.lease_time, 0
         facts.handle = <const uint8_t *>handle
         facts.handle_size = <uint32_t>len(handle)

@@ -132,8 +132,8 @@ cdef class Nfs4Owners(PythonOperations):
         if notes is None:
             notes = self.caller.notes = {}
         spoken = notes.get(SPEAKER)
-        if spoken is None or spoken[0] != exports.generation:
-            spoken = notes[SPEAKER] = exports.generation, exports.speaker(transport)
+        if spoken is None or spoken[0] != exports.edition.number:
+            spoken = notes[SPEAKER] = exports.edition.number, exports.speaker(transport)
         client = server.speakers.get(transport)  # whom this connection has been found to speak for
         if client is None or client.clientid != clientid or client.expired or spoken[1] not in client.hosts:
             client = server.engine.clients.client40(clientid, spoken[1])

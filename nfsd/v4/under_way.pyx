@@ -131,7 +131,6 @@ cdef class UnderWay(NativeProgram):
         """Take up the COMPOUND where it stands. False: others do."""
         cdef Halfway begun = self.begun
         cdef size_t size = len(begun.results)
-        self.files.attend()
         self.index = begun.index
         self.part_at = arguments.at = whole + begun.offset
         self.failure, self.number = begun.failure, begun.number

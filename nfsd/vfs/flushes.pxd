@@ -4,6 +4,7 @@ from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.executor cimport Job
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.syncing cimport GroupSync, Sharer
+from nfsd.vfs.write_back cimport WriteBack
 
 ctypedef struct flush_t:
     int *descriptors
@@ -16,7 +17,7 @@ cdef class Fsync(Job):
 
     cdef flush_t data
     cdef GroupSync group
-    cdef object write_back       # of the store that the file is in
+    cdef WriteBack write_back    # of the store that the file is in
     cdef list through           # OpenFiles
 
     cdef int add(self, list more) except -1

@@ -97,7 +97,7 @@ cdef class Sync(Sharer):
         if self.host is None:
             self.host = CALLING_HOST.get()
         if self.found():
-            return (<GroupSync>self.node.inode.sync).share(self)
+            return self.node.inode.sync.share(self)
         if written:
             self.coroutine = self.service.stable.sync_open(self.node, self.opened, self.failures)
         elif self.behind is not None:
@@ -112,7 +112,7 @@ cdef class Sync(Sharer):
         cdef OpenFile opened
         if self.node.inline or self.node.export.asynchronous:
             return False
-        if self.node.mount.stored_names is not None:
+        if self.node.stored_names is not None:
             return True
         if self.node.fd < 0:
             return False  # without a descriptor it is a store's
@@ -135,11 +135,11 @@ cdef class Sync(Sharer):
 
     cdef Job depart(self, GroupSync group):
         cdef Fsync job
-        if self.node.mount.stored_names is not None:
+        if self.node.stored_names is not None:
             self.service.stable.sync_stored(self.node, group.finished)
             return None
         job = Fsync.__new__(Fsync)
-        job.executor, job.lane, job.host = self.service.chains.executor, self.node.mount.lane, self.host
+        job.executor, job.lane, job.host = self.service.chains.executor, self.node.lane, self.host
         job.group, job.write_back = group, self.node.write_back
         job.add(self.node.inode.unstable or [self.opened])
         job.executor.submit(job, job.lane)
@@ -147,7 +147,7 @@ cdef class Sync(Sharer):
         return job
 
     cdef bint covered(self) except -1:
-        cdef Fsync job = <Fsync?>(<GroupSync>self.node.inode.sync).job
+        cdef Fsync job = <Fsync?>self.node.inode.sync.job
         cdef list owed = self.node.inode.unstable
         if owed:
             job.add(owed)
@@ -155,7 +155,7 @@ cdef class Sync(Sharer):
         return True
 
     cdef int told(self, int error) except -1:
-        cdef tuple failures = (<GroupSync>self.node.inode.sync).failures
+        cdef tuple failures = self.node.inode.sync.failures
         if self.failures is not None and failures != self.failures:
             # One that began before the change may have ended after it, and been the one that is told what was lost.
             error = error or failures[1]

@@ -56,10 +56,10 @@ cdef class NativeAttributes(NativeLookup):
     ):
         """As :meth:`to_set`, to be waited for. ``opened``: for the caller, if the size is to be set."""
         cdef AttributeChange change = AttributeChange.__new__(AttributeChange)
-        change.executor, change.lane, change.node = self.executor, node.mount.lane, node
+        change.executor, change.lane, change.node = self.tables.executor, node.lane, node
         change.credential, change.failures = credential, node.inode.sync.failures
         change.job.as_caller, change.job.caller = True, credential.identity
-        change.data.file, change.data.proc = node.fd, self.service.chains.proc_fd
+        change.data.file, change.data.proc = node.fd, self.tables.proc_fd
         change.data.changes, change.data.size = changes[0], size
         change.data.used = node.inode.used_count != 0
         if opened is not None:

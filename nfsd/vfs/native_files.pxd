@@ -3,11 +3,8 @@
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from nfsd.vfs.attributes cimport statx_t
-from nfsd.vfs.identity cimport Switch
-from nfsd.vfs.nodes cimport NodeTable
-from nfsd.vfs.executor cimport Executor
-from nfsd.vfs.open_files cimport OpenFiles
 from nfsd.vfs.records cimport Credential, Inode, Node, OpenFile
+from nfsd.vfs.tables cimport Tables
 from nfsd.vfs.transfers cimport Sync, Transfer
 from rpcrdma.place cimport Place
 from rpcrdma.rpc.callers cimport Caller
@@ -35,6 +32,7 @@ cdef struct changes_t:          # attributes to be set
 cdef class Standing:
     """What one caller is on one export."""
 
+    cdef object export
     cdef Credential credential
     cdef Tally tally
     cdef bint read_only
@@ -42,28 +40,24 @@ cdef class Standing:
     cdef size_t max_read            # octets of one READ, of one WRITE
     cdef size_t max_write
     cdef uint64_t only              # the operations of NFSv4, as bits, that are all it may do; 0: it may do any
-    cdef unsigned long generation
-    cdef double learnt
+    cdef unsigned long edition      # of the exports' answers
+    cdef uint64_t learnt            # when, in nanoseconds
 
 
 cdef class NativeFiles:
     """Operations that do not wait. Those that could, or that fail, are declined: the general path does them."""
 
     cdef readonly object service
-    cdef readonly object exports
-    cdef readonly OpenFiles open_files # parts of the service
+    cdef readonly object exports    # the service's
+    cdef Tables tables              # likewise
     cdef unsigned int version       # of NFS, that is spoken in the present call
-    cdef NodeTable nodes
-    cdef object recent              # its dict
-    cdef Switch switch
     cdef int why                    # the present call is declined (rpcrdma.declined), by this or by who asks it
-    cdef Executor executor
     cdef bint tells_devices         # who asks tells a btrfs subvolume, which numbers its files anew, by its device
 
-    cdef int attend(self) except -1
     cdef Node find(self, const uint8_t *handle, size_t size)
     cdef Node reopened(self, bytes handle)
     cdef Standing standing(self, Caller caller, Node node)
+    cdef Standing asked(self, Caller caller, object export)
     cdef bint become(self, Credential credential) noexcept
     cdef int pause(self) except -1
     cdef bint look(self, Node node, statx_t *status) except -1

@@ -13,21 +13,22 @@ stays the last caller until :meth:`NativeFiles.pause`, before which nothing else
 that it cannot become is declined.
 """
 
-import time
-
 from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.dict cimport PyDict_GetItem
+from cpython.object cimport PyObject
 from libc.errno cimport EACCES, EINVAL, EPERM, EROFS, ETXTBSY, errno
 from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
+from nfsd.edition cimport Edition
 from nfsd.vfs.attributes cimport type_in
 from nfsd.vfs.kernel cimport (
     AT_EACCESS, AT_EMPTY_PATH, CLOCK_REALTIME, SYS_faccessat2, SYS_open_by_handle_at, SYS_readlinkat, SYS_statx, c_close, c_syscall,
     clock_gettime, fsync, kernel_handle_t, pread, pwrite, timespec,
 )
-from nfsd.vfs.executor cimport Executor
 from nfsd.vfs.flushes cimport Sync, sync_of, sync_through
 from nfsd.vfs.identity cimport Switch
+from nfsd.vfs.nodes cimport NodeTable
 from nfsd.vfs.resident cimport in_memory, was_read
 from nfsd.wire.nfs3 cimport (
     ACCESS3_DELETE, ACCESS3_EXECUTE, ACCESS3_EXTEND, ACCESS3_LOOKUP, ACCESS3_MODIFY, ACCESS3_READ,
@@ -35,6 +36,7 @@ from nfsd.wire.nfs3 cimport (
 from rpcrdma.declined cimport BUSY, CALLER, DATA, FAILED, MAY_WAIT, NODE, OPEN, RARE, RECALL, SIZE, STANDING, TURN
 from nfsd.vfs.stored_files cimport StoredFile
 from nfsd.vfs.transfers cimport Transfer, pouring, reading, writing
+from rpcrdma.clock cimport nanoseconds
 from rpcrdma.memory cimport Lease
 from rpcrdma.pipes cimport Pipe
 from rpcrdma.turns cimport BULK, crowded
@@ -55,7 +57,7 @@ cdef extern from "sys/uio.h" nogil:
 
 cdef enum:
     RWF_NOWAIT = 8
-    NAMES_GOOD_FOR = 1      # seconds
+    ANSWERS_GOOD_FOR = 1000000000   # nanoseconds, where name services are behind them
 
 cdef unsigned int STATX_MASK = _STATX_MASK
 cdef uint64_t O_PATH = _O_PATH
@@ -102,7 +104,8 @@ cdef int synchronise(int fd) except -1:
 cdef Standing standing_on(export, Credential credential, bint read_only, Tally tally, uint64_t only=0):
     """What a caller is on an export, good for the present call."""
     cdef Standing standing = Standing.__new__(Standing)
-    standing.credential, standing.read_only, standing.tally, standing.only = credential, read_only, tally, only
+    standing.export, standing.credential, standing.read_only = export, credential, read_only
+    standing.tally, standing.only = tally, only
     standing.versions, standing.max_read, standing.max_write = export.versions, export.max_read, export.max_write
     return standing
 
@@ -126,33 +129,25 @@ cdef class NativeFiles:
     def __cinit__(self, service):
         self.service = service
         self.exports = service.exports
+        self.tables = service.tables
 
     # -- files and callers ---------------------------------------------------------------------------------------
-    cdef int attend(self) except -1:
-        """See that the tables are those of the service, which makes them anew when it starts. Before anything else."""
-        if self.nodes is not self.service.nodes:
-            self.nodes = <NodeTable?>self.service.nodes
-            self.recent = self.nodes.recent
-            self.executor = <Executor?>self.service.executor
-            self.open_files = self.service.open_files
-            self.switch = self.executor.switch
-        return 0
-
     cdef Node find(self, const uint8_t *handle, size_t size):
         """The node of a handle if it is among those in use, or its file is in memory; None otherwise."""
         cdef Node node
         cdef bytes octets = PyBytes_FromStringAndSize(<char *>handle, size)
-        self.attend()
-        node = self.recent.get(octets)
-        if node is None:
+        cdef NodeTable nodes = self.tables.nodes
+        cdef PyObject *found = PyDict_GetItem(<dict>nodes.recent, octets)
+        if found == NULL:
             return self.reopened(octets)
-        node.used = self.nodes.sweep_number
+        node = <Node>found
+        node.used = nodes.sweep_number
         return node
 
     cdef Node reopened(self, bytes handle):
         """The node of a handle that is not among those in use: there may be more files than descriptors. Whatever is
         amiss is the general path's to tell."""
-        cdef Node node = self.nodes.find(handle)
+        cdef Node node = self.tables.nodes.find(handle)
         cdef kernel_handle_t kernel
         cdef statx_t status
         cdef bytes octets
@@ -173,41 +168,50 @@ cdef class NativeFiles:
         if not stat_of(<int>descriptor, &status) or status.nlink == 0:
             c_close(<int>descriptor)
             return None
-        return self.service.known.adopt_handle(mount, handle, kernel.kind, octets, descriptor, type_in(&status))
+        return self.tables.known.adopt_handle(mount, handle, kernel.kind, octets, descriptor, type_in(&status))
 
     cdef Standing standing(self, Caller caller, Node node):
         """The caller on the node's export; None when that takes time to find out, or it may not use it."""
+        cdef Standing standing = <Standing>caller.note
+        cdef Edition edition = self.tables.edition
+        if standing is None or standing.export is not node.export:
+            standing = None if caller.notes is None else (<dict>caller.notes).get(node.export.id)
+        if standing is None or standing.edition != edition.number or (
+            edition.ages and nanoseconds() - standing.learnt >= <uint64_t>ANSWERS_GOOD_FOR
+        ):
+            standing = self.asked(caller, node.export)
+            if standing is None:
+                self.why = STANDING
+                return None
+        caller.note = standing
+        return spoken(self, standing)
+
+    cdef Standing asked(self, Caller caller, object export):
+        """What the exports say of the caller, which is kept; None: as :meth:`standing`."""
         cdef Standing standing
         cdef dict notes = caller.notes
+        caller.note = None
         if notes is None:
             notes = caller.notes = {}
-        export_id = node.export.id
-        standing = notes.get(export_id)
-        if standing is not None and standing.generation == <unsigned long>self.exports.generation and (
-            not self.exports.ages or time.monotonic() < standing.learnt + NAMES_GOOD_FOR
-        ):
-            return spoken(self, standing)
-        found = self.exports.standing(node.export, caller.credential, caller.transport)
+        found = self.exports.standing(export, caller.credential, caller.transport)
         if found is None:
-            self.why = STANDING
-            notes.pop(export_id, None)
+            notes.pop(export.id, None)
             return None
-        standing = standing_on(
-            node.export, found[0], found[1], self.exports.tally(node.export, caller.peer_address)
-        )
-        standing.generation = self.exports.generation
-        standing.learnt = time.monotonic()
-        notes[export_id] = standing
-        return spoken(self, standing)
+        standing = standing_on(export, found[0], found[1], self.exports.tally(export, caller.peer_address))
+        standing.edition, standing.learnt = self.tables.edition.number, nanoseconds()
+        notes[export.id] = standing
+        return standing
 
     cdef bint become(self, Credential credential) noexcept:
         """The thread acts as this caller from now on; or it is the server's own, and the call is to be declined."""
-        return (self.switch is not None and self.switch.become(&credential.identity)) or no(self, CALLER)
+        cdef Switch switch = self.tables.switch
+        return (switch is not None and switch.become(&credential.identity)) or no(self, CALLER)
 
     cdef int pause(self) except -1:
         """The thread is the server again."""
-        if self.switch is not None:
-            self.switch.become_own()
+        cdef Switch switch = self.tables.switch
+        if switch is not None:
+            switch.become_own()
         return 0
 
     # -- attributes ----------------------------------------------------------------------------------------------
@@ -279,7 +283,7 @@ cdef class NativeFiles:
             for helped in (False, True):
                 opened = inode.opens.get((credential, wider, helped))
                 if opened is not None and <unsigned long long>opened.epoch == inode.epoch:
-                    opened.used = self.open_files.sweep_number
+                    opened.used = self.tables.open_files.sweep_number
                     return opened
         return None
 
@@ -384,12 +388,12 @@ cdef class NativeFiles:
         place.forget_payload()
         pipe = place.vessel(offset, size) if node.caching and not again else None
         if pipe is not None:
-            transfer = pouring(self.executor, opened, offset, pipe, size)
+            transfer = pouring(self.tables.executor, opened, offset, pipe, size)
         else:
             sink = place.sink(size)
             if sink is None:
                 return None
-            transfer = reading(self.executor, opened, offset, sink, size)
+            transfer = reading(self.tables.executor, opened, offset, sink, size)
         transfer.node, transfer.held = node, held
         return transfer
 
@@ -436,7 +440,7 @@ cdef class NativeFiles:
         if not opened.unstable and len(inode.unstable) >= MOST_OF_ONE_FILE:
             self.why = BUSY
             return None
-        transfer = writing(self.executor, self.service.unstable, opened, offset, source, size, caller)
+        transfer = writing(self.tables.executor, self.tables.unstable, opened, offset, source, size, caller)
         transfer.node, transfer.held = node, held
         if in_store:
             transfer.data.ctime, transfer.data.checked = &inode.ctime, not held  # a worker looks

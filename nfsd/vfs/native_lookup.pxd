@@ -27,7 +27,7 @@ cdef class NativeLookup(NativeFiles):
     cdef Node stored_node(self, Node directory, const key_t *key, const statx_t *status)
     cdef Walk to_walk(self, Credential credential, Node directory)
     cdef Node adopt(self, Node directory, int descriptor, bytes kernel, statx_t *status)
-    cdef bytes handle_of(self, mount, bytes kernel)
+    cdef bytes handle_of(self, Node directory, bytes kernel)
 
 
 cdef bint component(char *path, const uint8_t *name, size_t size) noexcept nogil

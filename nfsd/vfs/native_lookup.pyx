@@ -23,6 +23,7 @@ from nfsd.vfs.attributes cimport status_in, type_in
 from nfsd.vfs.stored_walks cimport StoredWalk, put_key
 from nfsd.vfs.stored_files cimport key_t
 from nfsd.vfs.native_files cimport NAME_MAX, no, stat_of
+from nfsd.vfs.nodes cimport NodeTable
 from nfsd.vfs.identity cimport OWN
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t, kernel_handle_t
 from rpcrdma.declined cimport DATA, FAILED, MAY_WAIT
@@ -90,15 +91,15 @@ cdef class NativeLookup(NativeFiles):
         cdef Node node
         error[0] = 0
         self.needs = None
-        if directory.type is not DIR or directory.mount.by_place or not component(path, name, size):
+        if directory.type is not DIR or directory.by_place or not component(path, name, size):
             return None
-        if directory.mount.stored_names is not None:
+        if directory.stored_names is not None:
             return self.lookup_stored(credential, directory, path, status, error)
         if not directory.inline and not directory.caching:
             self.why = MAY_WAIT
             return None
         as_server = (
-            looked and self.switch is not None and self.switch.loop.whose == OWN
+            looked and self.tables.switch is not None and self.tables.switch.loop.whose == OWN
             and directory.inode.lets_search(credential, directory.fine)
         )
         if not as_server and not self.become(credential):
@@ -127,9 +128,9 @@ cdef class NativeLookup(NativeFiles):
         node = None
         if not failed and mount_id == directory.mnt_id:
             key = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)
-            handle = self.handle_of(directory.mount, key)
+            handle = self.handle_of(directory, key)
             if descriptor >= 0:
-                node = self.recent.get(handle)
+                node = self.tables.nodes.recent.get(handle)
                 if node is None and stat_of(descriptor, status):
                     node, descriptor = self.adopt(directory, descriptor, key, status), -1
             else:
@@ -138,7 +139,7 @@ cdef class NativeLookup(NativeFiles):
             c_close(descriptor)
         if node is None or not self.look(node, status):
             return None
-        node.used = self.nodes.sweep_number
+        node.used = self.tables.nodes.sweep_number
         return node
 
     cdef Node lookup_stored(
@@ -150,8 +151,8 @@ cdef class NativeLookup(NativeFiles):
         if not isinstance(self.walked, StoredWalk):
             self.why = DATA
             walk = StoredWalk.__new__(StoredWalk)
-            walk.executor, walk.lane = self.executor, directory.mount.lane
-            walk.one, walk.credential, walk.stored = directory, credential, directory.mount.stored_names
+            walk.executor, walk.lane = self.tables.executor, directory.lane
+            walk.one, walk.credential, walk.stored = directory, credential, directory.stored_names
             walk.job.caller, walk.there.stored = credential.identity, walk.stored.body
             strcpy(walk.there.path, path)
             put_key(directory, &walk.there.directory)
@@ -165,7 +166,7 @@ cdef class NativeLookup(NativeFiles):
         node = self.stored_node(directory, &walk.there.file, status)
         if not self.take(node, status):
             return None
-        node.used = self.nodes.sweep_number
+        node.used = self.tables.nodes.sweep_number
         return node
 
     cdef bint look_around(self, Node directory, statx_t *after) except -1:
@@ -186,7 +187,7 @@ cdef class NativeLookup(NativeFiles):
     cdef Walk to_walk(self, Credential credential, Node directory):
         """A worker's look at a name, which is yet to be put there: then it is in memory."""
         cdef Walk walk = Walk.__new__(Walk)
-        walk.executor, walk.lane = self.executor, directory.mount.lane
+        walk.executor, walk.lane = self.tables.executor, directory.lane
         walk.one, walk.data.directories[0] = directory, directory.fd
         walk.credential = credential
         walk.job.as_caller = True
@@ -196,24 +197,25 @@ cdef class NativeLookup(NativeFiles):
     cdef Node adopt(self, Node directory, int descriptor, bytes kernel, statx_t *status):
         """The node of a file in a directory, whose O_PATH descriptor is taken over."""
         cdef object mount = directory.mount
-        cdef bytes handle = self.handle_of(mount, kernel)
-        cdef Node node = self.nodes.find(handle)
+        cdef bytes handle = self.handle_of(directory, kernel)
+        cdef NodeTable nodes = self.tables.nodes
+        cdef Node node = nodes.find(handle)
         if node is None:
-            inode = self.nodes.inode(mount.key_prefix + kernel[:1] + kernel[4:])
-            node = Node(handle, inode, mount, descriptor, type_in(status), self.service.chains.close_later)
-            self.nodes.add(node)
+            inode = nodes.inode(mount.key_prefix + kernel[:1] + kernel[4:])
+            node = Node(handle, inode, mount, descriptor, type_in(status), self.tables.close_later)
+            nodes.add(node)
         else:
             c_close(descriptor)
         return node
 
-    cdef bytes handle_of(self, mount, bytes kernel):
-        """The NFS handle of a kernel handle: always the same, so it is worth remembering what took a hash to make.
+    cdef bytes handle_of(self, Node directory, bytes kernel):
+        """The NFS handle of a kernel handle on the file system of a directory: always the same, so it is worth remembering what took a hash to make.
         Remembered by what the mount is called, not by the mount, whose descriptor must go when nobody uses it."""
-        cdef bytes key = <bytes>mount.handle_prefix + kernel
+        cdef bytes key = directory.handle_prefix + kernel
         cdef bytes handle = self.handles.get(key)
         if handle is None:
-            handle = self.service.known.codec.encode(
-                mount.export.id, mount.fs_id, int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
+            handle = self.tables.known.codec.encode(
+                directory.mount.export.id, directory.mount.fs_id, int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
             )
             if len(self.handles) >= HANDLES:
                 self.handles.clear()

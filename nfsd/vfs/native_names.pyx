@@ -76,12 +76,12 @@ cdef class NativeNames(NativeAttributes):
     cdef bint changeable(self, Node directory) except -1:
         """Whether names in the directory can be changed: in memory without waiting, on a disk by a worker."""
         self.needs = None
-        if not directory.inline and not directory.caching and directory.mount.stored_names is None:
+        if not directory.inline and not directory.caching and directory.stored_names is None:
             return no(self, MAY_WAIT)
         if directory.inline and directory.inode.serial.busy:
             return no(self, BUSY)
         return (
-            directory.type is DIR and not directory.mount.by_place and not directory.export.read_only
+            directory.type is DIR and not directory.by_place and not directory.export.read_only
         ) or no(self, RARE)
 
     cdef NameChange change_of(self, Kind kind, Credential credential, Node directory, const uint8_t *name, size_t size):
@@ -92,13 +92,13 @@ cdef class NativeNames(NativeAttributes):
         change = change_of_kind(kind)
         if not component(change.data.name.path, name, size):
             return None
-        change.executor, change.lane = self.executor, directory.mount.lane
+        change.executor, change.lane = self.tables.executor, directory.lane
         change.directory, change.data.name.directory = directory, directory.fd
         change.data.certain = directory.inline
-        change.data.proc = self.service.chains.proc_fd
+        change.data.proc = self.tables.proc_fd
         change.credential = credential
         change.job.caller = credential.identity
-        change.stored = directory.mount.stored_names
+        change.stored = directory.stored_names
         if change.stored is None:
             change.job.as_caller = True
             return change
@@ -112,7 +112,7 @@ cdef class NativeNames(NativeAttributes):
     cdef bint is_gone(self, Node directory) except -1:
         """Whether it is the directory that does not exist any more, where a name does not. A store has told."""
         cdef statx_t status
-        return directory.mount.stored_names is None and not self.look(directory, &status)
+        return directory.stored_names is None and not self.look(directory, &status)
 
     cdef NameChange here(self, NameChange change):
         """Run what is in memory; None declines."""
@@ -128,7 +128,7 @@ cdef class NativeNames(NativeAttributes):
         cdef name_change_t *data = &change.data
         self.why = FAILED
         if data.short_of_descriptors or data.error == EMFILE or data.error == ENFILE:
-            self.nodes.evict(1 + len(self.nodes) // 8)
+            self.tables.nodes.evict(1 + len(self.tables.nodes) // 8)
         if data.error:
             return False
         if data.across:
@@ -189,7 +189,7 @@ cdef class NativeNames(NativeAttributes):
         if change is None:
             return None
         if kind == MAKE_FILE and change.stored is None:
-            change.share = self.service.shares.at_once(credential.host, directory.mount.lane)
+            change.share = self.tables.shares.at_once(credential.host, directory.lane)
             if change.share is None and (opens or not directory.inline):
                 self.why = TURN
                 return None  # who waits for a place does so before the turn, which others wait for
@@ -246,12 +246,12 @@ cdef class NativeNames(NativeAttributes):
         if data.opens and data.access >= 0:
             node.inode.accesses[credential] = (node.inode.epoch, data.access)
         if data.descriptor >= 0 and change.share is not None:
-            opened = self.open_files.new(node, data.descriptor, 3, credential, change.share)
+            opened = self.tables.open_files.new(node, data.descriptor, 3, credential, change.share)
             data.descriptor, change.share = -1, None
             opened.epoch = node.inode.epoch
             # Its creator may write whatever its mode.
-            self.open_files.remember(opened, (credential, 3, True))
-            if data.opens and self.service.shares.take(opened, credential.host):
+            self.tables.open_files.remember(opened, (credential, 3, True))
+            if data.opens and self.tables.shares.take(opened, credential.host):
                 change.opened = opened
         # Without a share it must not stay open: whoever writes to it opens it again, when there is a place.
         return 0
@@ -390,7 +390,7 @@ cdef class NativeNames(NativeAttributes):
         cdef object mount = change.directory.mount
         cdef Node node
         handle = self.handles.get(<bytes>mount.handle_prefix + kernel_of(name))
-        node = None if handle is None else self.nodes.find(handle)
+        node = None if handle is None else self.tables.nodes.find(handle)
         return None if node is None or node.fd < 0 else node
 
     cdef Inode inode_of(self, NameChange change, name_t *name):
@@ -401,7 +401,7 @@ cdef class NativeNames(NativeAttributes):
             return None
         kernel = kernel_of(name)
         key = change.directory.mount.key_prefix + kernel[:1] + kernel[4:]
-        return self.nodes.known_inode(key) if change.directory.inline else self.nodes.inode(key)
+        return self.tables.nodes.known_inode(key) if change.directory.inline else self.tables.nodes.inode(key)
 
     cdef int removed(self, NameChange change) except -1:
         """Let go of what has been removed, or replaced."""
@@ -425,7 +425,7 @@ cdef class NativeNames(NativeAttributes):
                 victim.slight = False
         change.loser = None
         if naming >= 0 and not (change.directory.inline and closed_at_once(naming)):
-            self.service.chains.close_later(naming, change.directory.mount.lane)
+            self.tables.close_later(naming, change.directory.lane)
         return 0
 
     cdef int bury(self, Node directory, Inode inode, bytes kernel) except -1:
@@ -433,13 +433,13 @@ cdef class NativeNames(NativeAttributes):
         cdef object fs_id = directory.mount.fs_id
         cdef int kind = int.from_bytes(kernel[:4], "little", signed=True)
         cdef Node node
-        self.open_files.forget_removed_inode(inode)
+        self.tables.open_files.forget_removed_inode(inode)
         for export in self.exports.exports:
             handle = self.handles.pop(<bytes>handle_prefix(export.id, fs_id) + kernel, None)
             if handle is None:
-                handle = self.service.known.codec.encode(export.id, fs_id, kind, kernel[4:])
-            node = self.nodes.find(handle)
+                handle = self.tables.known.codec.encode(export.id, fs_id, kind, kernel[4:])
+            node = self.tables.nodes.find(handle)
             if node is not None:
-                self.nodes.forget(node)
+                self.tables.nodes.forget(node)
             node = None  # its descriptor is closed now
         return 0

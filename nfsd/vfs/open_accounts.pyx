@@ -251,7 +251,7 @@ cpdef OpenFile oldest_idle(table, lane):
     cdef OpenFile best = None, opened
     for _ in range(min(len(table), LOOKS)):
         opened = next(iter(table))
-        if not opened.count and (lane is None or opened.node.mount.lane == lane):
+        if not opened.count and (lane is None or opened.node.lane == lane):
             if not opened.unstable:
                 return opened
             best = opened if best is None else best

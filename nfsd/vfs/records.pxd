@@ -1,9 +1,13 @@
 """C declarations of the hot records: what native operations read without an interpreter in between."""
 
+from libc.stdint cimport uint64_t
+
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.change cimport ChangeRecord
 from nfsd.vfs.identity cimport identity_t
 from nfsd.vfs.serial cimport Serial
+from nfsd.vfs.syncing cimport GroupSync
+from nfsd.vfs.write_back cimport WriteBack
 
 
 cdef class Credential:
@@ -25,7 +29,7 @@ cdef class Inode:
     cdef readonly dict opens
     cdef readonly list unstable
     cdef public long used_count
-    cdef readonly object sync
+    cdef readonly GroupSync sync
     cdef readonly dict accesses
     cdef dict searchers             # of a directory: by caller, as of when the kernel has let it look names up; None: nobody
     cdef public object lease
@@ -60,10 +64,15 @@ cdef class Node:
     cdef bint inline
     cdef bint caching
     cdef bint fine
-    cdef readonly object write_back
+    cdef bint by_place
+    cdef object lane
+    cdef object stored_names
+    cdef bytes handle_prefix
+    cdef readonly WriteBack write_back
     cdef int mnt_id
     cdef unsigned int device_major
     cdef unsigned int device_minor
+    cdef uint64_t fsid[2]
 
 
 cdef class OpenFile:

@@ -208,16 +208,21 @@ cdef class Node:
         self.inline = mount.inline
         self.caching = mount.caching
         self.fine = mount.fine
+        self.by_place = mount.by_place
+        self.lane = mount.lane
+        self.stored_names = mount.stored_names
+        self.handle_prefix = mount.handle_prefix
         self.write_back = mount.write_back
         self.mnt_id = mount.mnt_id
         self.device_major, self.device_minor = mount.device
+        self.fsid[0], self.fsid[1] = mount.fsid
 
     def shut(self):
         cdef int fd = self.fd
         if fd >= 0:
             self.fd = -1
             if not self.inline or not closed_here(self.inode, fd):
-                self._close(fd, self.mount.lane)
+                self._close(fd, self.lane)
 
     def __del__(self):
         leave(self.table, self.handle, <void *>self)
@@ -269,7 +274,7 @@ cdef class OpenFile:
             self.fd = -1
             freed = self.share.left if self.leaving else self.share.give_back
             if fd < 0 or not self.node.inline or not closed_here(self.node.inode, fd):
-                self._close(fd, self.node.mount.lane, freed)
+                self._close(fd, self.node.lane, freed)
             else:
                 freed()
 

@@ -46,6 +46,7 @@ from nfsd.vfs.shares import Shares
 from nfsd.vfs.sparse import Space
 from nfsd.vfs.stable import StableStorage
 from nfsd.vfs.stored_names import StoredNames
+from nfsd.vfs.tables import Tables
 from nfsd.vfs.unstable import UnstableWrites
 from nfsd.vfs.write_back import WriteBacks
 from nfsd.vfs.xattrs import Xattrs
@@ -88,6 +89,10 @@ class FileService:
 
         self.shares = Shares(limits.open_files, limits.host_open_files, self.open_files)
         self.nodes.places = self.shares
+        self.tables = Tables(
+            self.nodes, self.open_files, self.exports.edition, self.unstable, self.shares, self.known,
+            self.chains.close_later,
+        )  # fmt: skip
         self._looking = Looking(backend.files, self.open_files)
         self.opening = Opening(self.chains, self._looking, self.open_files, self.shares)
         self.stable = StableStorage(self.chains, self.unstable, self.opening)
@@ -193,6 +198,7 @@ class FileService:
         self._umask = os.umask(0)
         self.known.start()
         self.chains.start(threads_for(self.exports.exports))
+        self.tables.started(self.chains.executor, self.chains.proc_fd)
         self._sweeper = Ticker(asyncio.get_running_loop(), SWEEP_SECONDS, self.sweep)
         await self.roots.start()
         self.shares.exports = len(self.roots)

@@ -351,7 +351,7 @@ cdef int errno_of(Errand errand) except -1:
 
 cdef Transfer made(Executor executor, OpenFile opened, uint64_t offset, void *octets, size_t size):
     cdef Transfer made = Transfer.__new__(Transfer)
-    made.executor, made.lane, made.opened = executor, opened.node.mount.lane, opened
+    made.executor, made.lane, made.opened = executor, opened.node.lane, opened
     made.data.where.fd, made.data.where.offset = opened.fd, offset
     made.data.where.octets, made.data.where.size = octets, size
     if opened.fd < 0 and isinstance(opened.stored, StoredFile):

@@ -16,6 +16,7 @@ cdef class Caller:
     cdef uint32_t mark                  # likewise 32 bits, which differ for callers of different uids and flavors
     cdef readonly size_t header         # octets of its calls before the procedure's arguments
     cdef public object notes            # what the program has found out about the caller
+    cdef object note                    # the latest of it; None: there is none
 
     cdef inline int take(self, object credential) except -1:
         """Note whose calls these are."""

@@ -208,7 +208,7 @@ def test_strangers_who_are_asked_about_have_nothing_else_forgotten() -> None:
         honest = "192.0.2.1", "192.0.2.2"
         for peer in honest:
             await (table.admit(peer) or asyncio.sleep(0))
-        before = table.generation
+        before = table.edition.number
         for number in range(5000):
             await (table.admit(f"2001:db8::{number:x}") or asyncio.sleep(0))
             if number % 1000 == 0:
@@ -219,7 +219,7 @@ def test_strangers_who_are_asked_about_have_nothing_else_forgotten() -> None:
         for peer in honest:
             assert table.admit(peer) is None
             assert table.visible(e, peer)
-        assert table.generation == before, "and what is known of callers stays so"
+        assert table.edition.number == before, "and what is known of callers stays so"
         assert len(source._expiry) <= 4098
         await table.close()
 

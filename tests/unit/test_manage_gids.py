@@ -162,15 +162,15 @@ def test_what_is_said_at_once_and_what_is_waited_for_agree() -> None:
 
     async def main() -> None:
         export, table, _ = table_of(look_up=lambda uid, gid: answers.get(uid, ()), clock=lambda: clock[0], ttl=100)
-        assert table.ages
+        assert table.edition.ages
         for uid, expected in ((1000, Credential(1000, GID, (5, 6))), (0, Credential(65534, GID, (65534, 9)))):
             assert table.standing(export, Caller(uid, (3,)), Peer()) is None
             waited = await table.credential(export, 1, uid, GID, (3,), "192.0.2.1")
             assert (waited, False) == table.standing(export, Caller(uid, (3,)), Peer()) == (expected, False)
         # When the answer is old, it is given while a new one is on its way; then a new standing is asked for.
-        answers[1000], clock[0], before = (5,), 101, table.generation
+        answers[1000], clock[0], before = (5,), 101, table.edition.number
         assert (await table.credential(export, 1, 1000, GID, (), "192.0.2.1")).gids == (5, 6)
-        await until(lambda: table.generation > before)
+        await until(lambda: table.edition.number > before)
         found = table.standing(export, Caller(1000), Peer())
         assert found is not None
         assert found[0].gids == (5,)

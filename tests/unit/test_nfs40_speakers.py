@@ -35,7 +35,7 @@ def test_the_exports_are_asked_again_when_they_have_changed(tmp_path):
         assert await opened(both, root, b"two") == p.NFS4_OK
         assert len(asked) == before
         exports.speaker = lambda transport: speaker(transport) + "!"  # a user of the host, from now on
-        exports.generation += 1
+        exports.edition.number += 1
         assert await opened(both, root, b"three") == p.NFS4ERR_STALE_CLIENTID
 
     on("memory", tmp_path, 0, scenario)

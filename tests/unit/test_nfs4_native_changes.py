@@ -297,7 +297,7 @@ def test_a_removal_is_not_repeated_whatever_happens_while_it_waits(tmp_path, min
         directory.sync.join(begun.append)
         removing = asyncio.ensure_future(both.native.call(None, both.message(SPARE, putfh(handles[0]), remove(b"a"))))
         await until(lambda: directory.sync.waiting)
-        service.exports.generation += 1
+        service.exports.edition.number += 1
         service.exports.standing = lambda *_: None
         begun[0](0)
         reply = await removing

@@ -247,7 +247,7 @@ def test_a_removal_under_way_is_not_made_twice(tmp_path):
             both.native.send(REMOVE, handle(both.root) + text, xid=77)
             await until(lambda: both.dispatcher.replay.hits)
             # The export is for nobody any more: what has been begun is carried through all the same.
-            both.service.exports.generation += 1
+            both.service.exports.edition.number += 1
         assert (await both.native.reply())[24:28] == SUCCESS
         assert (await both.native.call(REMOVE, handle(both.root) + text, xid=77))[20:24] == SUCCESS
         assert both.answered(REMOVE) - natively == 1

@@ -1,0 +1,7 @@
+"""C declarations of write verifiers."""
+
+
+cdef class WriteBack:
+    cdef public bytes verifier
+    cdef readonly long failures
+    cdef readonly set lanes
