@@ -51,9 +51,9 @@ class Client(ClientRecord):
     """One client record. Attributes are for reading outside the engine."""
 
     __slots__ = (
-        "cached_octets", "callback", "callback_path", "claim", "clientid", "confirm", "confirmed", "create_result",
-        "create_seqid", "engine", "hosts", "introduced", "introduced_until", "lock_owners", "locks", "owner",
-        "principal", "protection", "recorded", "sessions", "trusted", "trusted_until",
+        "cached_octets", "callback", "callback_path", "claim", "confirm", "confirmed", "create_result",
+        "create_seqid", "engine", "introduced", "introduced_until", "lock_owners", "locks", "owner",
+        "principal", "protection", "sessions", "trusted", "trusted_until",
         "verifier",
     )  # fmt: skip
 
@@ -69,6 +69,7 @@ class Client(ClientRecord):
     ) -> None:
         self.engine = engine
         self.clock, self.lease = engine.now, engine.limits.lease
+        self.longest_result = engine.limits.seqid_reply_octets
         self.minor = minor
         """0: made by SETCLIENTID; 1: by EXCHANGE_ID (serves 4.1 and 4.2); NLM: of NFSv3's lock manager."""
         self.clientid = clientid
@@ -76,8 +77,7 @@ class Client(ClientRecord):
         self.verifier = verifier
         self.principal = principal
         self.protection: Protection | None = None
-        self.hosts: dict[str, None] = {host: None}
-        """The addresses that this instance has shown itself at, the first one first."""
+        self.hosts = {host: None}
         self.account: HostAccount = engine.ledger.join(self, host)
         """What it has is on this account."""
         self.tag = b""
@@ -97,7 +97,6 @@ class Client(ClientRecord):
         self.reclaim_complete = False
         self.unheard = False
         self.recorded = False
-        """On stable storage as of this instance."""
         self.confirm = b""
         self.callback: Callback40 | None = None
         self.callback_path: Any = None

@@ -275,7 +275,7 @@ cdef class OpenTable:
         cdef ClientRecord client = owner.client
         cdef OpenState state = owner.states.get(file.key)
         # Its first open puts the v4.0 client on record (see recovery); a v4.1 client is since its RECLAIM_COMPLETE.
-        if not client.minor and not (<object>client).recorded:
+        if not client.minor and not client.recorded:
             self._engine.record_client(client)
         if state is None:
             state = OpenState(self.stateids.new_other(client), client, file, owner)

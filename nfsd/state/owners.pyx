@@ -50,9 +50,8 @@ cdef class SeqidOwner:
             return 0
         self.seqid = self.pending_seqid
         # A longer result than any of these operations has would be the layer above's mistake; keep the bound anyway.
-        limit = (<object>self.client).engine.limits.seqid_reply_octets
         self.status, self.filehandle = status, filehandle
-        self.result = result if len(result) <= limit else None
+        self.result = result if len(result) <= self.client.longest_result else None
         return 0
 
     cpdef int abandon(self) except -1:

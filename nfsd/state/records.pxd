@@ -22,6 +22,10 @@ cdef class ClientRecord:
     cdef public object clock            # the engine's
     cdef public double lease            # seconds
     cdef public int minor
+    cdef public unsigned long long clientid
+    cdef public dict hosts
+    cdef public bint recorded
+    cdef public Py_ssize_t longest_result
     cdef public double lease_end
     cdef public bint courtesy
     cdef public bint unheard

@@ -50,6 +50,13 @@ class ClientRecord:
     lease: float
     """Seconds."""
     minor: int
+    clientid: int
+    hosts: dict[str, None]
+    """The addresses that this instance has shown itself at, the first one first."""
+    recorded: bool
+    """On stable storage as of this instance."""
+    longest_result: int
+    """Octets of what an owner keeps of its last operation, at most."""
     lease_end: float
     courtesy: bool
     """Its lease ran out; its state is kept until somebody else wants it."""

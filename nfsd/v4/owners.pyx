@@ -34,6 +34,13 @@ cdef object LNK = FileType.LNK
 cdef object SPEAKER = None  # under which a caller's notes have, beside its exports, whom it speaks for
 
 
+cdef class Speaker:
+    """For whom a caller speaks where state is concerned, by an edition of the exports' answers."""
+
+    cdef unsigned long edition
+    cdef str host
+
+
 cdef object stateid_in(const uint8_t *at):
     return stateid_of(load32(at), <bytes>at[4:stateid4_SIZE])
 
@@ -127,16 +134,18 @@ cdef class Nfs4Owners(PythonOperations):
         """The client that an operation of v4.0 names, for whom the connection speaks; its lease is renewed. Raises
         STALE_CLIENTID, EXPIRED."""
         cdef dict notes = self.caller.notes
+        cdef Speaker speaker
+        cdef ClientRecord client
         server, transport = self.server, self.caller.transport
-        exports = server.exports
         if notes is None:
             notes = self.caller.notes = {}
-        spoken = notes.get(SPEAKER)
-        if spoken is None or spoken[0] != exports.edition.number:
-            spoken = notes[SPEAKER] = exports.edition.number, exports.speaker(transport)
+        speaker = notes.get(SPEAKER)
+        if speaker is None or speaker.edition != self.files.tables.edition.number:
+            speaker = notes[SPEAKER] = Speaker.__new__(Speaker)
+            speaker.edition, speaker.host = self.files.tables.edition.number, server.exports.speaker(transport)
         client = server.speakers.get(transport)  # whom this connection has been found to speak for
-        if client is None or client.clientid != clientid or client.expired or spoken[1] not in client.hosts:
-            client = server.engine.clients.client40(clientid, spoken[1])
+        if client is None or client.clientid != clientid or client.expired or speaker.host not in client.hosts:
+            client = server.engine.clients.client40(clientid, speaker.host)
             server.heard(transport, client)
         else:
             ClientRecord.renew(client)
