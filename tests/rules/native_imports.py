@@ -72,10 +72,8 @@ class _Imports(TreeVisitor):
         self.visitchildren(node)
 
 
-def imports_of(path: Path, module: str) -> list[Import]:
-    """The imports of one .pyx or .pxd. Raises Cython's CompileError where it is no Cython."""
-    if not path.stat().st_size:
-        return []
+def parsed(path: Path, module: str) -> Any:
+    """The tree of one .pyx or .pxd. Raises Cython's CompileError where it is no Cython."""
     context = Context.from_options(CompilationOptions(default_options, language_level=3))
     Errors.init_thread()
     with path.open(encoding="utf-8") as file:
@@ -86,9 +84,15 @@ def imports_of(path: Path, module: str) -> list[Import]:
             scope=ModuleScope(module, None, context),
             context=context,
         )
-        tree = Parsing.p_module(scanner, path.suffix == ".pxd", module)
+        return Parsing.p_module(scanner, path.suffix == ".pxd", module)
+
+
+def imports_of(path: Path, module: str) -> list[Import]:
+    """The imports of one .pyx or .pxd. Raises as :func:`parsed`."""
+    if not path.stat().st_size:
+        return []
     visitor = _Imports()
-    visitor.visit(tree)
+    visitor.visit(parsed(path, module))
     return visitor.found
 
 
