@@ -2,6 +2,7 @@
 
 from nfsd.state.entries cimport StateEntries
 from nfsd.state.files cimport FileState
+from nfsd.state.grace cimport GraceRules
 from nfsd.state.owners cimport OpenOwner, SeqidOwner
 from nfsd.state.records cimport ClientRecord, OpenState
 
@@ -19,6 +20,7 @@ cdef class OpenTable:
     """All opens of all files."""
 
     cdef object _engine
+    cdef GraceRules grace
     cdef StateEntries stateids
     cdef readonly dict _files           # FileState by key
     cdef dict _lingering
@@ -45,4 +47,5 @@ cdef class OpenTable:
     cdef int forget_reservation(self, OpenReservation reservation) except -1
     cdef int set_share(self, OpenState state, int access, int deny) except -1
     cpdef object close(self, OpenState state)
+    cdef int check_confirmed(self, OpenState state) except -1
     cpdef int release(self, OpenState state) except -1

@@ -11,7 +11,6 @@ RFC 8881 sections 9.7 to 9.11, 18.2, 18.16, 18.18; RFC 7530 sections 9.1.7, 9.9,
 from nfsd.state.charges cimport Figures, HostAccount
 from nfsd.state.entries cimport StateEntries
 from nfsd.state.files cimport FileState
-from nfsd.state.grace cimport GraceRules
 from nfsd.state.owners cimport OpenOwner, SeqidOwner
 from nfsd.state.records cimport ClientRecord, OpenState, stateid_of
 from nfsd.wire.nfs4 cimport OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WRITE, OPEN4_SHARE_DENY_READ
@@ -56,6 +55,7 @@ cdef class OpenReservation:
 cdef class OpenTable:
     def __init__(self, engine):
         self._engine = engine
+        self.grace = <GraceRules?>engine.grace
         self.stateids = <StateEntries?>engine.stateids
         self._files = {}
         self._lingering = {}
@@ -91,7 +91,7 @@ cdef class OpenTable:
 
     # -- owners --------------------------------------------------------------------------------------------------
     cpdef int check_claim(self, ClientRecord client, bint reclaim, bint held=False) except -1:
-        return (<GraceRules>self._engine.grace).check(client, reclaim, held)
+        return self.grace.check(client, reclaim, held)
 
     cpdef OpenOwner owner(self, ClientRecord client, bytes owner):
         cdef OpenOwner found = client.open_owners.get(owner)
@@ -214,7 +214,7 @@ cdef class OpenTable:
     cdef FileState admitted(self, OpenOwner owner, bytes file_key, int access, int deny, bint reclaim, bint changes):
         """The file, on which this access may be had. Raises what :meth:`reserve` does."""
         cdef ClientRecord client = owner.client
-        cdef GraceRules grace = self._engine.grace
+        cdef GraceRules grace = self.grace
         cdef bint write = changes or access & OPEN4_SHARE_ACCESS_WRITE != 0 or deny & OPEN4_SHARE_DENY_READ != 0
         delegations = self._engine.delegations
         if not 1 <= access <= OPEN4_SHARE_ACCESS_BOTH or not 0 <= deny <= OPEN4_SHARE_ACCESS_BOTH:
@@ -362,9 +362,11 @@ cdef class OpenTable:
         self.stateids.remember_closed(state.other, owner)
         return stateid_of(state.seqid, state.other)
 
-    def check_confirmed(self, OpenState state not None):
+    cdef int check_confirmed(self, OpenState state) except -1:
+        """Raises BAD_STATEID for the open of a v4.0 owner that has yet to confirm."""
         if not (<OpenOwner>state.owner).confirmed:
             raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "an open not yet confirmed")
+        return 0
 
     cpdef int release(self, OpenState state) except -1:
         cdef FileState file = state.file

@@ -1,12 +1,12 @@
 from nfsd.protocol import nfs4 as p
 from nfsd.state.records import OpenState
-from nfsd.v4.server import Nfs4Server
 from nfsd.vfs.records import Credential, Node, OpenFile
+from nfsd.vfs.tables import Tables
 from rpcrdma.rpc.program import RpcCredential
 
-def open_already(server: Nfs4Server, credential: Credential, node: Node, access: int) -> OpenFile | None:
-    """A file that is open already for this access, with a count for the caller; None: it has to be opened. Under a write
-    lease nothing but the descriptor that can do both may serve a client, which will want to read as well."""
+def open_already(tables: Tables, exactly: bool, credential: Credential, node: Node, access: int) -> OpenFile | None:
+    """A file that is open already for this access, with a count for the caller; None: it has to be opened. ``exactly``:
+    leases are taken. Under a write lease nothing but the descriptor that can do both may serve a client, which will want to read as well."""
 
 def take_over(state: OpenState, opened: OpenFile, node: Node, access: int, caller: RpcCredential, host: str) -> None:
     """An open that has been granted keeps this file open, whose count it takes over."""

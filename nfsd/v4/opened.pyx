@@ -13,6 +13,7 @@ from nfsd.v4.keeping cimport Descriptors
 from nfsd.vfs.open_accounts cimport Places
 from nfsd.vfs.open_files cimport OpenFiles
 from nfsd.vfs.records cimport Credential, Node, OpenFile
+from nfsd.vfs.tables cimport Tables
 from nfsd.wire.nfs4 cimport (
     OPEN4_RESULT_CONFIRM, OPEN4_RESULT_LOCKTYPE_POSIX, OPEN4_RESULT_MAY_NOTIFY_LOCK, OPEN4_SHARE_ACCESS_BOTH,
     OPEN4_SHARE_ACCESS_WANT_CANCEL, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, OPEN4_SHARE_ACCESS_WRITE,
@@ -26,11 +27,9 @@ cdef object CANCELLED = WHY.WND4_CANCELLED
 cdef object RESOURCE = WHY.WND4_RESOURCE
 
 
-cpdef OpenFile open_already(server, Credential credential, Node node, int access):
-    service = server.service
-    cdef OpenFiles files = service.open_files
-    cdef Places shares = service.shares
-    cdef bint exactly = server.leases
+cpdef OpenFile open_already(Tables tables, bint exactly, Credential credential, Node node, int access):
+    cdef OpenFiles files = tables.open_files
+    cdef Places shares = tables.shares
     cdef int wanted = OPEN4_SHARE_ACCESS_BOTH if exactly and access == OPEN4_SHARE_ACCESS_WRITE else access
     cdef OpenFile opened = files.cached(node.inode, (credential, wanted, False))
     if opened is not None and shares.take(opened, credential.host):

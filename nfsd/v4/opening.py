@@ -180,7 +180,7 @@ async def _open(asked: Asked, credential: Credential, node: Node, *, trusted: bo
     after that OPEN checks the mode like open(2)."""
     server, access = asked.server, asked.access
     service, exactly = server.service, server.leases
-    opened = open_already(server, credential, node, access)
+    opened = open_already(server.service.tables, server.leases, credential, node, access)
     if opened is not None:
         return opened
     with _shortage_told(server, credential.host, asked.client.minor):

@@ -226,7 +226,9 @@ cdef class Nfs4Opens(NameChanges):
             pass  # what may be delegated is opened so that it cannot be written to
         elif table.is_clear(opening.node.key, client, self.share, self.denied):
             if opened is None:
-                opened = open_already(self.server, opening.credential, opening.node, self.share)
+                opened = open_already(
+                    self.files.tables, self.server.leases, opening.credential, opening.node, self.share
+                )
             if opened is not None:
                 return self.grant(table, client, opening, name, opened, created)
         opening.coroutine = opened_later(self.asked(opening, name), opening.credential, opening.node, opened, created)
