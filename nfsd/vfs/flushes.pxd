@@ -12,6 +12,23 @@ ctypedef struct flush_t:
     int error                   # the first errno, or 0
 
 
+ctypedef struct commit_t:
+    int root                    # a directory of the file system
+    int directory               # if the names in this one are all that has been changed; -1: they are not
+    int unopened                # errno of a file that could not be made
+    int error
+
+
+cdef class Commit(Job):
+    """The journal of a file system is committed, by a worker."""
+
+    cdef commit_t data
+    cdef object stable
+    cdef object mount
+    cdef object done            # told the errno, or 0
+    cdef Node directory         # None: there are changes of others
+
+
 cdef class Fsync(Job):
     """A file is synchronised through one or several descriptors, by a worker."""
 
@@ -31,12 +48,17 @@ cdef class Sync(Sharer):
     cdef object service
     cdef object credential      # of who asks
     cdef Node behind            # is synchronised afterwards; None: nothing is
+    cdef bint journal           # a commit of the file system's journal is enough for both
     cdef OpenFile opened        # through which; None: it has to be found
     cdef object failures        # of fsync, before a change of data that is to be called stable
 
+    cdef GroupSync group(self)
+    cdef Commit commit(self, GroupSync group)
+    cdef bint names_in(self, Node directory) except -1
     cdef bint found(self) except -1
     cdef int settled(self, int error) except -1
 
 
 cdef Sync sync_of(object service, Node node, object credential)
+cdef Sync change_of(object service, Node node, object credential)
 cdef Sync sync_through(object service, Node node, OpenFile opened, object failures)

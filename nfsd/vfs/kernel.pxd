@@ -15,6 +15,14 @@ cdef extern from "unistd.h" nogil:
     const int SEEK_SET
     int getpagesize()
 
+cdef extern from "fcntl.h" nogil:
+    int c_openat "openat"(int directory, const char *path, int flags, ...)
+    const int O_CLOEXEC
+    const int O_DIRECTORY
+    const int O_EXCL
+    const int O_TMPFILE
+    const int O_WRONLY
+
 cdef extern from "sys/syscall.h" nogil:
     const long SYS_capget
     const long SYS_capset

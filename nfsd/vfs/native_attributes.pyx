@@ -9,7 +9,7 @@ from libc.errno cimport EPERM
 from nfsd.vfs.attribute_changes cimport AttributeChange, changes_owner, changes_times
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.native_files cimport UTIME_NOW, UTIME_OMIT, no
-from nfsd.vfs.flushes cimport sync_of, sync_through
+from nfsd.vfs.flushes cimport change_of, sync_through
 from nfsd.vfs.records cimport OpenFile, given_to_others
 from rpcrdma.declined cimport BUSY, FAILED, MAY_WAIT, RARE, RECALL
 from rpcrdma.rpc.work cimport Errand
@@ -90,7 +90,7 @@ cdef class NativeAttributes(NativeLookup):
         if change.opened is not None:
             return sync_through(self.service, change.node, change.opened, change.failures)
         if changes_owner(changes) or changes_times(changes) or changes.mode >= 0:
-            return sync_of(self.service, change.node, change.credential)
+            return change_of(self.service, change.node, change.credential)
         return None
 
 

@@ -15,7 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from nfsd.backends.interface import Found
 from nfsd.vfs.attributes import statx_buffer
-from nfsd.vfs.mounts import creates_whole, handle_prefix, journalled, links_with_name
+from nfsd.vfs.mounts import creates_whole, handle_prefix, links_with_name
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
     RESOLVE_CACHED as _RESOLVE_CACHED,
@@ -28,7 +28,7 @@ from nfsd.vfs.attributes cimport status_in, type_in
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t
 from nfsd.vfs.native_files cimport NO_ID, NativeFiles, ctime_of, no
 from nfsd.vfs.native_lookup cimport component
-from nfsd.vfs.flushes cimport Sync, sync_of
+from nfsd.vfs.flushes cimport Sync, change_of
 from nfsd.vfs.name_changes cimport (
     ADD_NAME, MAKE_DIRECTORY, MAKE_FILE, MAKE_LINK, REMOVE_DIRECTORY, REMOVE_NAME, RENAME, NameChange, Walk, change_of_kind,
     name_change_t, name_t,
@@ -39,7 +39,6 @@ from rpcrdma.declined cimport BUSY, DATA, FAILED, MAY_WAIT, RARE, RECALL, TURN
 
 cdef uint64_t RESOLVE_CACHED = _RESOLVE_CACHED
 cdef object DIR = FileType.DIR
-cdef object LNK = FileType.LNK
 cdef object REG = FileType.REG
 cdef how_t NAMING
 NAMING.flags, NAMING.mode, NAMING.resolve = _O_PATH, 0, _RESOLVE_COMPONENT
@@ -153,14 +152,13 @@ cdef class NativeNames(NativeAttributes):
         cdef Node made = change.made
         cdef Sync sync
         if change.data.across:
-            sync = sync_of(self.service, change.directory, change.credential)
+            sync = change_of(self.service, change.directory, change.credential)
             sync.behind = change.old_directory
         elif made is None or self.made_whole(change):
-            sync = sync_of(self.service, change.directory, change.credential)
+            sync = change_of(self.service, change.directory, change.credential)
         else:
-            sync = sync_of(self.service, made, change.credential)
-            # Its name is part of an earlier transaction of the journal, or of the same one.
-            sync.behind = None if made.type is not LNK and journalled(change.directory.mount) else change.directory
+            sync = change_of(self.service, made, change.credential)
+            sync.behind = change.directory
         return sync
 
     cdef bint made_whole(self, NameChange change) except -1:

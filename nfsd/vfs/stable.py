@@ -13,11 +13,12 @@ from collections.abc import Callable
 from nfsd.vfs.attributes import raw_nlink, statx_buffer
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain
+from nfsd.vfs.flushes import commit
 from nfsd.vfs.mounts import Mount, journalled
 from nfsd.vfs.opens import Opening
 from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.store_mounts import store_of
-from nfsd.vfs.syscalls import AT_EMPTY_PATH, STATX_MASK, SYS_CLOSE, SYS_FSYNC, SYS_OPENAT, SYS_STATX, SYS_SYNCFS
+from nfsd.vfs.syscalls import AT_EMPTY_PATH, STATX_MASK, SYS_FSYNC, SYS_STATX, SYS_SYNCFS
 from nfsd.vfs.types import Credential, FileType
 from nfsd.vfs.unstable import UnstableWrites
 from rpcrdma.firewall import contain
@@ -150,25 +151,13 @@ class StableStorage:
         syncfs(2) will do, which writes back everybody's data too: a caller could keep the disk busy with that, but
         with no more than what is due anyway, and one at a time."""
         if not journalled(mount):
-            self._syncfs(mount, finished)
+            self.sync_file_system(mount, finished)
             return
-        chain = Chain()
-        flags = os.O_TMPFILE | os.O_WRONLY | os.O_EXCL | os.O_CLOEXEC
-        opening = chain.add(SYS_OPENAT, mount.fd, b".", flags, 0)
-        flushing = chain.add(SYS_FSYNC, opening, keep_going=True)
-        chain.add(SYS_CLOSE, opening)
+        commit(self._chains.executor, self, mount, finished)
 
-        def done(_: object) -> None:
-            if opening.error:  # no room for it, or not for a server that is not root
-                self._syncfs(mount, finished)
-                return
-            if flushing.error:
-                mount.write_back.failed(flushing.error, mount.fd)
-            finished(flushing.error)
+    def sync_file_system(self, mount: Mount, finished: Finished) -> None:
+        """Write back all of it, with everybody's data."""
 
-        self._chains.executor.run(chain, mount.lane).add_done_callback(done)
-
-    def _syncfs(self, mount: Mount, finished: Finished) -> None:
         def done(error: int) -> None:
             if error:
                 mount.write_back.failed(error, mount.fd)

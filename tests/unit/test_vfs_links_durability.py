@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
 import stat
 import subprocess
 
@@ -24,10 +23,11 @@ from tests.unit.vfs_support import ROOT, run
 def disk(tmp_path, place, *, journal=True, make=("mkfs.ext4", "-q", "-F")):
     """A file system of its own that writes nothing back unless it is told to."""
     image = tmp_path / "image"
+    is_ext4 = make[0] == "mkfs.ext4"
     with image.open("wb") as file:
-        file.truncate(64 << 20)
+        file.truncate(64 << 20 if is_ext4 else 320 << 20)
     subprocess.run([*make, *([] if journal else ["-O", "^has_journal"]), str(image)], check=True)
-    how = "loop,commit=300" if journal else "loop"
+    how = "loop,commit=300" if journal and is_ext4 else "loop"
     with mounted(str(place), "-o", how, str(image)):
         yield image
 
@@ -36,9 +36,11 @@ def disk(tmp_path, place, *, journal=True, make=("mkfs.ext4", "-q", "-F")):
 def rebooted(image, tmp_path):
     """The file system as it is on the disk now: what a reboot after a power cut would find."""
     copy, place = tmp_path / "copy", tmp_path / "rebooted"
-    shutil.copyfile(image, copy)
+    subprocess.run(["cp", "--sparse=always", str(image), str(copy)], check=True)
     place.mkdir(exist_ok=True)
-    with mounted(str(place), "-o", "loop", str(copy)):
+    with copy.open("rb") as file:
+        how = "loop,nouuid" if file.read(4) == b"XFSB" else "loop"
+    with mounted(str(place), "-o", how, str(copy)):
         yield place
 
 
@@ -124,7 +126,7 @@ def test_those_who_wait_share_it(place, tmp_path, calls, monkeypatch):
                 for number in range(40)
             ]
             calls.clear()
-            running, most, really = 0, 0, service.stable._syncfs
+            running, most, really = 0, 0, service.stable.sync_file_system
 
             def syncfs(mount, finished):
                 nonlocal running, most
@@ -138,7 +140,7 @@ def test_those_who_wait_share_it(place, tmp_path, calls, monkeypatch):
                 most = max(most, running)
                 really(mount, over)
 
-            monkeypatch.setattr(service.stable, "_syncfs", syncfs)
+            monkeypatch.setattr(service.stable, "sync_file_system", syncfs)
             await asyncio.gather(*(service.set_attributes(ROOT, link, SetAttributes(uid=1)) for link in links))
             assert most == 1
             assert set(calls) == {"syncfs"}

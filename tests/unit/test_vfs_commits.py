@@ -1,0 +1,135 @@
+"""Changes of names and attributes share commits of the journal, and are on the disk before their replies."""
+
+import asyncio
+import os
+import shutil
+import stat
+import subprocess
+from contextlib import AsyncExitStack, suppress
+
+import pytest
+
+from nfsd.vfs import flushes
+from nfsd.vfs.stable import StableStorage
+from tests.unit.nfs_client_support import Rig
+from tests.unit.test_vfs_links_durability import disk, rebooted, what_is_on
+
+PLACES = 8
+KINDS = {"ext4": ("mkfs.ext4", "-q", "-F"), "xfs": ("mkfs.xfs", "-q")}
+
+
+def made(kind):
+    """How to make such a file system; skips where nobody can."""
+    if shutil.which(KINDS[kind][0]) is None:
+        pytest.skip(f"there is no mkfs.{kind}")
+    return KINDS[kind]
+
+
+@pytest.fixture
+def commits(monkeypatch):
+    """Descriptors that are synchronised."""
+    found = []
+    monkeypatch.setattr(flushes, "on_fsync", found.append)
+    return found
+
+
+async def change(client, name):
+    """All kinds of changes in one directory, one behind the other. Each has been answered when this returns."""
+    await client.rename(f"{name}/old", f"{name}/new")
+    await client.chmod(f"{name}/new", 0o640)
+    await client.utime(f"{name}/new", ns=(10**18, 2 * 10**18))
+    await client.mkdir(f"{name}/inner", 0o750)
+    await client.symlink("there", f"{name}/link")
+    await client.link(f"{name}/new", f"{name}/inner/second")
+    await client.remove(f"{name}/gone")
+    await client.rename(f"{name}/moved", f"{name}/inner/moved")
+
+
+def check(place, name):
+    """What :func:`change` has come to."""
+    at = place / name
+    assert sorted(os.listdir(at)) == ["inner", "link", "new"]
+    assert sorted(os.listdir(at / "inner")) == ["moved", "second"]
+    found = os.lstat(at / "new")
+    assert (stat.S_IMODE(found.st_mode), found.st_mtime_ns, found.st_nlink) == (0o640, 2 * 10**18, 2)
+    assert stat.S_IMODE(os.lstat(at / "inner").st_mode) == 0o750
+    assert os.readlink(at / "link") == "there"
+
+
+@pytest.mark.parametrize("version", ["3", "4.1"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_many_have_changed_survives_a_power_cut(tmp_path, kind, version, commits):
+    rig = Rig(tmp_path, version=version)
+    names = [f"d{number}" for number in range(PLACES)]
+
+    async def main():
+        async with AsyncExitStack() as stack:
+            clients = [await stack.enter_async_context(rig.connect()) for _ in range(2)]
+            await asyncio.gather(*(change(clients[number % 2], name) for number, name in enumerate(names)))
+            with rebooted(image, tmp_path) as place:
+                for name in names:
+                    check(place, name)
+
+    with disk(tmp_path, rig.export, make=made(kind)) as image:
+        for name in names:
+            (rig.export / name).mkdir()
+            for file in ("old", "gone", "moved"):
+                (rig.export / name / file).touch()
+        subprocess.run(["sync", "-f", str(rig.export)], check=True)
+        (rig.export / "d0").chmod(0o700)
+        shown = what_is_on(image, tmp_path, "d0")
+        assert stat.S_IMODE(shown.st_mode) == 0o755, "this disk writes back on its own: nothing is shown"
+        rig.run(main)
+    assert 1 <= len(commits) < PLACES * 8, "each has had one of its own"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_many_files_whose_modes_are_set_share_commits(tmp_path, kind, commits):
+    rig = Rig(tmp_path, version="3")
+    names = [f"f{number}" for number in range(64)]
+
+    async def main():
+        async with rig.connect() as client:
+            await client.stat("f0")
+            commits.clear()
+            await asyncio.gather(*(client.chmod(name, 0o600) for name in names))
+            assert 1 <= len(commits) <= 32
+            with rebooted(image, tmp_path) as place:
+                assert {stat.S_IMODE(os.lstat(place / name).st_mode) for name in names} == {0o600}
+
+    with disk(tmp_path, rig.export, make=made(kind)) as image:
+        for name in names:
+            (rig.export / name).touch()
+        subprocess.run(["sync", "-f", str(rig.export)], check=True)
+        rig.run(main)
+
+
+def test_names_in_one_directory_need_no_other_file(tmp_path, monkeypatch):
+    """The fsync of the directory is enough, and no inode is needed where there is none left."""
+    rig = Rig(tmp_path, version="3")
+    whole, really = [], StableStorage.sync_file_system
+
+    def sync_file_system(stable, mount, done):
+        whole.append(mount)
+        really(stable, mount, done)
+
+    monkeypatch.setattr(StableStorage, "sync_file_system", sync_file_system)
+
+    async def main():
+        async with rig.connect() as client:
+            await client.rename("a", "b")
+            assert not whole
+            with rebooted(image, tmp_path) as place:
+                assert (place / "b").exists()
+                assert not (place / "a").exists()
+            await client.chmod("b", 0o604)
+            assert len(whole) == 1, "an attribute's change needs one"
+            assert stat.S_IMODE(what_is_on(image, tmp_path, "b").st_mode) == 0o604
+
+    with disk(tmp_path, rig.export, make=(*KINDS["ext4"], "-N", "16")) as image:
+        (rig.export / "a").touch()
+        subprocess.run(["sync", "-f", str(rig.export)], check=True)
+        with suppress(OSError):  # there is no inode left
+            for number in range(100):
+                (rig.export / f"x{number}").touch()
+        rig.run(main)
