@@ -190,6 +190,7 @@ cdef class NativeFiles:
         """What the exports say of the caller, which is kept; None: as :meth:`standing`."""
         cdef Standing standing
         cdef dict notes = caller.notes
+        cdef unsigned long edition = self.tables.edition.number  # as of before they are asked
         caller.note = None
         if notes is None:
             notes = caller.notes = {}
@@ -198,7 +199,7 @@ cdef class NativeFiles:
             notes.pop(export.id, None)
             return None
         standing = standing_on(export, found[0], found[1], self.exports.tally(export, caller.peer_address))
-        standing.edition, standing.learnt = self.tables.edition.number, nanoseconds()
+        standing.edition, standing.learnt = edition, nanoseconds()
         notes[export.id] = standing
         return standing
 

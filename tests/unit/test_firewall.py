@@ -39,18 +39,14 @@ class FaultyExports:
     def __init__(self, exports, fault):
         self._exports, self.fault = exports, fault
         self.fail_at = set()
-        self.asked = self._looks = 0
+        self.asked = 0
 
     def __getattr__(self, name):
         return getattr(self._exports, name)
 
-    @property
-    def generation(self):
-        self._looks += 1  # what was learnt is never good any more
-        return self._looks
-
     def standing(self, export, caller, transport):
         self.asked += 1
+        self._exports.edition.number += 1  # what is learnt now is good for this call only
         if self.asked in self.fail_at:
             raise self.fault
         return self._exports.standing(export, caller, transport)

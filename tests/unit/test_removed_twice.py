@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from nfsd.vfs import closing
 from tests.unit.test_nfs3_native import run
 from tests.unit.test_nfs3_native_names import CREATE, REMOVE, creation, removal, status
 from tests.unit.test_waiting_calls import on_disk, stalled, until, waiting
@@ -46,13 +47,12 @@ def test_nothing_is_left_to_the_loop_to_close(tmp_path):
 
 @pytest.mark.parametrize("holders", [1, 2])
 @pytest.mark.parametrize("size", [0, 1 << 20, 3 << 20])
-def test_the_loop_frees_little_in_memory(tmp_path, size, holders):
+def test_the_loop_frees_little_in_memory(tmp_path, size, holders, monkeypatch):
     """What frees much is closed by a worker, whatever is known of the file; the rest at once."""
 
     async def scenario(both):
         later = []
-        close_later = both.service.chains.close_later
-        both.service.chains.close_later = lambda fd, *rest: (later.append(fd), close_later(fd, *rest))
+        monkeypatch.setattr(closing, "on_close", later.append)
         assert status(await both.native.call(CREATE, creation(both.root, b"made"))) == bytes(4)
         path = os.path.join(both.path, "made")
         with open(path, "wb") as file:
