@@ -11,7 +11,7 @@ clients they are of. The fsync of a file without a name, made now, is one. Where
 the directory is, for less. It is not done through a regular file: errors of its data are for those who ask about the data.
 """
 
-from libc.errno cimport EINTR, EINVAL, errno
+from libc.errno cimport EINTR, EINVAL, EIO, errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
@@ -91,11 +91,15 @@ cdef class Commit(Job):
 
     cdef int finished(self) except -1:
         cdef int error = self.job.refused or self.data.error
-        if self.data.unopened:  # no room for it, or not for a server that is not root
-            self.stable.sync_file_system(self.mount, self.done)
-            return 0
-        if error:
-            self.mount.write_back.failed(error, self.mount.fd)
+        try:
+            if self.data.unopened:  # no room for it, or not for a server that is not root
+                self.stable.sync_file_system(self.mount, self.done)
+                return 0
+            if error:
+                self.mount.write_back.failed(error, self.mount.fd)
+        except Exception as failure:
+            report(self, failure)
+            error = error or EIO  # whoever waits must hear of it, and of the next one
         self.done(error)
         return 0
 

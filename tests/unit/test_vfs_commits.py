@@ -104,6 +104,35 @@ def test_many_files_whose_modes_are_set_share_commits(tmp_path, kind, commits):
         rig.run(main)
 
 
+def fill(place):
+    """Leave no inode for another file."""
+    with suppress(OSError):
+        for number in range(100):
+            (place / f"x{number}").touch()
+
+
+def test_who_waits_hears_of_a_commit_that_cannot_be_begun(tmp_path, monkeypatch):
+    """And so does whoever asks next."""
+    rig = Rig(tmp_path, version="3")
+
+    def refuse(stable, mount, done):
+        raise RuntimeError("not now")
+
+    async def main():
+        async with rig.connect() as client, asyncio.timeout(60):
+            with monkeypatch.context() as patch:
+                patch.setattr(StableStorage, "sync_file_system", refuse)
+                for _ in range(2):
+                    with pytest.raises(OSError, match="Input/output error"):
+                        await client.chmod("a", 0o604)
+            await client.chmod("a", 0o640)
+
+    with disk(tmp_path, rig.export, make=(*KINDS["ext4"], "-N", "16")):
+        (rig.export / "a").touch()
+        fill(rig.export)
+        rig.run(main)
+
+
 def test_names_in_one_directory_need_no_other_file(tmp_path, monkeypatch):
     """The fsync of the directory is enough, and no inode is needed where there is none left."""
     rig = Rig(tmp_path, version="3")
@@ -129,7 +158,5 @@ def test_names_in_one_directory_need_no_other_file(tmp_path, monkeypatch):
     with disk(tmp_path, rig.export, make=(*KINDS["ext4"], "-N", "16")) as image:
         (rig.export / "a").touch()
         subprocess.run(["sync", "-f", str(rig.export)], check=True)
-        with suppress(OSError):  # there is no inode left
-            for number in range(100):
-                (rig.export / f"x{number}").touch()
+        fill(rig.export)
         rig.run(main)
