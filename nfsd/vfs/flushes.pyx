@@ -1,28 +1,37 @@
 """Stable storage for calls that are answered natively: an fsync by a worker, shared with whoever waits for the same file's
 (contract: ``flushes.pyi``).
 
-Owns :class:`Sync`, :class:`Fsync` and :class:`Commit`; imports the executor, the records and :mod:`nfsd.vfs.syncing`. What has
-an open descriptor is synchronised without a step in Python. The rest (what has yet to be opened, files in memory) is the file
-service's (:meth:`~nfsd.vfs.stable.StableStorage.sync`), whose rules hold here.
+Owns :class:`Sync`, :class:`Fsync`, :class:`Commit` and :class:`Part`; imports the executor, the records and
+:mod:`nfsd.vfs.syncing`. What has an open descriptor is synchronised without a step in Python. The rest (what has yet to be opened,
+files in memory) is the file service's (:meth:`~nfsd.vfs.stable.StableStorage.sync`), whose rules hold here.
 
 Changes of names and attributes are in the journal of a file system that has one, in their order (:func:`nfsd.vfs.mounts.has_journal`).
 Whoever waits for such a change waits for a commit of the journal, which takes those of all others with it, whatever files and
 clients they are of. The fsync of a file without a name, made now, is one. Where names in one directory are all that has changed, that of
 the directory is, for less. It is not done through a regular file: errors of its data are for those who ask about the data.
+
+So do those who wait for the data of small files. An fsync(2) writes the data, and then has the journal committed and the disk's
+cache flushed. For many small files that is most of what it costs. Here all of them are written at once, and one commit is for
+all, whose flush of the disk takes their data with it (:func:`nfsd.vfs.mounts.flushes_data`). What is large is written by a
+job of its own, so that nobody waits for it who has not asked.
 """
 
-from libc.errno cimport EINTR, EINVAL, EIO, errno
+from libc.errno cimport EINTR, EINVAL, EIO, ENOSYS, EPERM, errno
 from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
+from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.executor cimport Executor
-from nfsd.vfs.kernel cimport O_CLOEXEC, O_DIRECTORY, O_EXCL, O_TMPFILE, O_WRONLY, c_close, c_openat, fsync
+from nfsd.vfs.kernel cimport (
+    AT_EMPTY_PATH, O_CLOEXEC, O_DIRECTORY, O_EXCL, O_TMPFILE, O_WRONLY, STATX_SIZE, SYNC_FILE_RANGE_WAIT_AFTER,
+    SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, SYS_statx, c_close, c_openat, c_syscall, fsync, sync_file_range,
+)
 from nfsd.vfs.lanes cimport job_t
 from rpcrdma.rpc.work cimport Errand
 
 from os import strerror
 
-from nfsd.vfs.mounts import journalled
+from nfsd.vfs.mounts import flushes_data, journalled
 from nfsd.vfs.syscalls import XFS_MAGIC as _XFS_MAGIC
 from nfsd.vfs.types import FileType
 from rpcrdma.callers import CALLING_HOST
@@ -31,38 +40,86 @@ from rpcrdma.firewall import report
 cdef long XFS_MAGIC = _XFS_MAGIC
 cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
+cdef enum:
+    SMALL = 256 << 10           # octets: a file of no more goes to the disk with others
+    TOGETHER = 64               # who wait for the next commit before a file does not wait with them
 on_fsync = None
 
 
-cdef void synchronise(job_t *job) noexcept nogil:
-    """What the worker does."""
-    cdef flush_t *data = <flush_t *>job.data
+cdef bint is_small(int descriptor) noexcept nogil:
+    """Whether the file is, as of now."""
+    cdef statx_t status
+    return c_syscall(SYS_statx, descriptor, b"", AT_EMPTY_PATH, STATX_SIZE, &status) == 0 and status.size <= SMALL
+
+
+cdef int fsync_of(int descriptor) noexcept nogil:
+    cdef int error = EINTR
+    while error == EINTR:
+        error = errno if fsync(descriptor) != 0 else 0
+    return error
+
+
+cdef void flush(flush_t *file) noexcept nogil:
+    """A file's data and what there is to know of it."""
     cdef int position, error
-    for position in range(data.count):
-        error = EINTR
-        while error == EINTR:
-            error = errno if fsync(data.descriptors[position]) != 0 else 0
+    for position in range(file.count):
+        error = fsync_of(file.descriptors[position])
         # EINVAL: there is no fsync on this file system. (EROFS is no excuse: a file system that an error has made
         # read-only says so, and the data is gone.)
-        if error != EINVAL and data.error == 0:
-            data.error = error
+        if error != EINVAL and file.error == 0:
+            file.error = error
+
+
+cdef void synchronise(job_t *job) noexcept nogil:
+    """What the worker does for one file."""
+    flush(<flush_t *>job.data)
+
+
+cdef void write_out(flush_t *files) noexcept nogil:
+    """The data of all of these, which a commit of the journal has yet to flush from the disk's cache. What has been written
+    since, and makes a file large, is not waited for."""
+    cdef flush_t *file = files
+    cdef int position, error
+    while file != NULL:
+        sync_file_range(file.descriptors[0], 0, SMALL, SYNC_FILE_RANGE_WRITE)  # begins; errors are told below
+        file = file.next
+    file = files
+    while file != NULL:
+        for position in range(file.count):
+            error = 0
+            if sync_file_range(
+                file.descriptors[position], 0, SMALL,
+                SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER,
+            ) != 0:
+                error = errno
+            if error == ENOSYS or error == EPERM:  # a container may be forbidden it
+                error = fsync_of(file.descriptors[position])
+            if file.error == 0:
+                file.error = error
+        file = file.next
 
 
 cdef void commit_journal(job_t *job) noexcept nogil:
     """What the worker does for all."""
     cdef commit_t *data = <commit_t *>job.data
+    cdef flush_t *one = data.files
     cdef int file = -1
-    if data.directory >= 0:
+    if one != NULL and one.next == NULL and not data.changes and is_small(one.descriptors[0]):
+        flush(one)  # alone it needs no other one, and no commit if nothing but data has changed
+        return
+    write_out(data.files)
+    if data.directory >= 0 and data.files == NULL:
         file = c_openat(data.directory, b".", O_DIRECTORY | O_CLOEXEC)
     if file < 0:
         file = c_openat(data.root, b".", O_TMPFILE | O_WRONLY | O_EXCL | O_CLOEXEC, 0)
-    if file < 0:
-        data.unopened = errno
+    if file >= 0:
+        data.error = fsync_of(file)
+        c_close(file)
         return
-    data.error = EINTR
-    while data.error == EINTR:
-        data.error = errno if fsync(file) != 0 else 0
-    c_close(file)
+    data.unopened = errno if data.changes else 0
+    while one != NULL:
+        flush(one)
+        one = one.next
 
 
 cdef Commit commit_of(Executor executor, object stable, object mount, object done):
@@ -71,8 +128,9 @@ cdef Commit commit_of(Executor executor, object stable, object mount, object don
     job.executor, job.lane, job.host = executor, mount.lane, ""
     job.stable, job.mount, job.done = stable, mount, done
     job.data.root = mount.fd
-    if on_fsync is not None:
-        on_fsync(mount.fd)
+    job.parts = []
+    for sharer in (<GroupSync?>mount.sync).sharing:
+        job.take(sharer)
     return job
 
 
@@ -88,6 +146,31 @@ cdef class Commit(Job):
         self.job.run = commit_journal
         self.job.data = &self.data
         self.job.syncs = 1
+
+    cdef int take(self, object sharer) except -1:
+        """Do it for this one as well, who shares it; not once it has departed."""
+        cdef Part part
+        cdef Sync sync
+        cdef bint was_one = self.is_one()
+        if isinstance(sharer, Part):
+            part = sharer
+            part.fsync.data.next, self.data.files = self.data.files, &part.fsync.data
+            part.fsync.within = self
+            self.parts.append(part)
+        else:
+            sync = <Sync>sharer if isinstance(sharer, Sync) else None
+            if sync is not None and not self.data.changes and sync.names_in(sync.node):
+                self.directory, self.data.directory = sync.node, sync.node.fd
+            elif sync is None or not sync.names_in(self.directory):
+                self.data.directory = -1
+            self.data.changes = True
+        if on_fsync is not None and self.is_one() and not was_one:
+            on_fsync(self.mount.fd)
+        return 0
+
+    cdef bint is_one(self) noexcept:
+        """Whether it is one: a file alone has its fsync."""
+        return self.data.changes or (self.data.files != NULL and self.data.files.next != NULL)
 
     cdef int finished(self) except -1:
         cdef int error = self.job.refused or self.data.error
@@ -140,6 +223,33 @@ cdef class Fsync(Job):
         except Exception as failure:
             report(self, failure)
         return self.group.over(error)
+
+
+cdef class Part(Sharer):
+    cdef Job depart(self, GroupSync group):
+        return depart(self.service, self.mount)
+
+    cdef bint covered(self) except -1:
+        (<Commit?>(<GroupSync?>self.mount.sync).job).take(self)
+        return True
+
+    cdef int told(self, int error) except -1:
+        cdef Fsync fsync = self.fsync
+        fsync.within = None
+        if fsync.data.error:
+            error = fsync.data.error
+            try:
+                fsync.write_back.failed(error, fsync.data.descriptors[0])
+            except Exception as failure:
+                report(self, failure)
+        return fsync.group.over(error)
+
+
+cdef Commit depart(object service, object mount):
+    """Begin a commit of a file system's journal, for all who share it."""
+    cdef Commit job = commit_of(service.chains.executor, service.stable, mount, (<GroupSync?>mount.sync).finished)
+    job.executor.submit(job, job.lane)
+    return job
 
 
 cdef Sync sync_of(object service, Node node, object credential):
@@ -211,8 +321,9 @@ cdef class Sync(Sharer):
 
     cdef Job depart(self, GroupSync group):
         cdef Fsync job
+        cdef Part part
         if self.journal:
-            return self.commit(group)
+            return depart(self.service, self.node.mount)
         if self.node.stored_names is not None:
             self.service.stable.sync_stored(self.node, group.finished)
             return None
@@ -220,20 +331,23 @@ cdef class Sync(Sharer):
         job.executor, job.lane, job.host = self.service.chains.executor, self.node.lane, self.host
         job.group, job.write_back = group, self.node.write_back
         job.add(self.node.inode.unstable or [self.opened])
-        job.executor.submit(job, job.lane)
+        if self.goes_with_others():
+            part = Part.__new__(Part)
+            job.gathered = True
+            part.fsync, part.service, part.mount, part.host = job, self.service, self.node.mount, self.host
+            (<GroupSync?>part.mount.sync).share(part)
+        else:
+            job.executor.submit(job, job.lane)
         self.service.unstable.take(self.node.inode)
         return job
 
-    cdef Commit commit(self, GroupSync group):
-        """Begin a commit of the journal."""
-        cdef Commit job = commit_of(self.service.chains.executor, self.service.stable, self.node.mount, group.finished)
-        for sharer in group.sharing:
-            if not isinstance(sharer, Sync) or not (<Sync>sharer).names_in(self.node):
-                break
-        else:
-            job.directory, job.data.directory = self.node, self.node.fd
-        job.executor.submit(job, job.lane)
-        return job
+    cdef bint goes_with_others(self) except -1:
+        """Whether the file is written by the next commit of the journal."""
+        cdef GroupSync others = <GroupSync?>self.node.mount.sync
+        return (
+            self.node.type is REG and flushes_data(self.node.mount) and len(others.waiting) < TOGETHER
+            and is_small(self.opened.fd)
+        )
 
     cdef bint names_in(self, Node directory) except -1:
         """Whether only names in this directory have been changed, and its fsync costs less than a new file: in XFS to open
@@ -244,15 +358,14 @@ cdef class Sync(Sharer):
         )
 
     cdef bint covered(self) except -1:
-        cdef Commit commit
         cdef Fsync job
         cdef list owed
         if self.journal:
-            commit = <Commit?>self.group().job
-            if not self.names_in(commit.directory):
-                commit.data.directory = -1
+            (<Commit?>self.group().job).take(self)
             return True
         job = <Fsync?>self.node.inode.sync.job
+        if job.gathered and (job.within is not None and job.within.departed or not is_small(job.data.descriptors[0])):
+            return False
         owed = self.node.inode.unstable
         if owed:
             job.add(owed)

@@ -22,6 +22,10 @@ cdef extern from "fcntl.h" nogil:
     const int O_EXCL
     const int O_TMPFILE
     const int O_WRONLY
+    int sync_file_range(int fd, long offset, long size, unsigned int flags)
+    const unsigned int SYNC_FILE_RANGE_WAIT_AFTER
+    const unsigned int SYNC_FILE_RANGE_WAIT_BEFORE
+    const unsigned int SYNC_FILE_RANGE_WRITE
 
 cdef extern from "sys/syscall.h" nogil:
     const long SYS_capget
@@ -78,6 +82,7 @@ cdef enum:
     SYS_CACHESTAT = 451
     SYS_QUOTACTL_FD = 443
     AT_EMPTY_PATH = 0x1000
+    STATX_SIZE = 0x200
     AT_SYMLINK_NOFOLLOW = 0x100
     AT_SYMLINK_FOLLOW = 0x400
     AT_REMOVEDIR = 0x200

@@ -58,6 +58,7 @@ class Mount:
         "fd",
         "features",
         "fine",
+        "flushes_data",
         "fs_id",
         "fsid",
         "handle_prefix",
@@ -119,6 +120,8 @@ class Mount:
         """Callers that wait for what only the whole file system can be synchronised for."""
         self.journal: bool | None = None
         """Whether all changes go through one journal, in order (see ``has_journal``); None: not yet asked."""
+        self.flushes_data: bool | None = None
+        """Whether a commit of the journal flushes files' data, too (see ``flushes_data``); None: not yet asked."""
         self.creates_whole: bool | None = None
         """Whether a new file and its name reach the disk together (see ``creates_whole``); None: not yet asked."""
         self.stored_names: StoredDirectories | None = None
@@ -185,6 +188,26 @@ def journalled(mount: Mount) -> bool:
     return mount.journal
 
 
+def flushes_data(mount: Mount) -> bool:
+    """Whether a commit of the journal flushes the cache of the disk that files' data is on: whatever has been written
+    there before is on stable storage then, with what the journal says of it. In XFS it does, unless files may be on a
+    device of their own (rtdev=); in ext4 if the journal is on the same device. Asked once."""
+    if mount.flushes_data is None:
+        mount.flushes_data = journalled(mount) and _one_device(mount)
+    return mount.flushes_data
+
+
+def _one_device(mount: Mount) -> bool:
+    if mount.kind == XFS_MAGIC:
+        entry = mount_entry(mount.mnt_id)
+        return entry is not None and not any(option.startswith("rtdev=") for option in entry.options)
+    try:
+        name = os.path.basename(os.readlink(f"/sys/dev/block/{mount.device[0]}:{mount.device[1]}"))
+    except OSError:
+        return False
+    return os.path.exists(f"/proc/fs/jbd2/{name}-8")  # the journal's inode; else there is the name of its own device
+
+
 def creates_whole(mount: Mount) -> bool:
     """Whether creating a regular file or a directory is one transaction of a journal, with its name, its directory's
     change, the ACL that it inherits and its security label: then an fsync of the directory has all of it on the disk.
@@ -226,6 +249,8 @@ class MountEntry:
     root: str
     path: str
     type: str = ""
+    options: tuple[str, ...] = ()
+    """Of the file system, as its own driver shows them."""
 
 
 def read_mountinfo() -> list[MountEntry]:
@@ -234,8 +259,9 @@ def read_mountinfo() -> list[MountEntry]:
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             fields = line.split(b" ")
-            kind = os.fsdecode(fields[fields.index(b"-") + 1])
-            entries.append(MountEntry(int(fields[0]), _unescape(fields[3]), _unescape(fields[4]), kind))
+            kind, _, options = map(os.fsdecode, fields[fields.index(b"-") + 1 :])
+            shown = tuple(options.strip().split(","))
+            entries.append(MountEntry(int(fields[0]), _unescape(fields[3]), _unescape(fields[4]), kind, shown))
     return entries
 
 
