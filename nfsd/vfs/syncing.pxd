@@ -18,8 +18,13 @@ cdef class GroupSync:
     cdef list sharing           # the one under way, likewise
     cdef Job job                # that, if native code has begun it
     cdef readonly bint running
+    cdef double began           # when the one under way did, in seconds
+    cdef object delay           # of the next one: a timer; None: it is not delayed
+    cdef Py_ssize_t expected    # how many may wait for it then
     cdef readonly tuple failures
 
     cdef int share(self, Sharer sharer) except -1
+    cdef int joined(self) except -1
     cdef int begin(self) except -1
+    cdef int go_on(self) except -1
     cdef int over(self, int error) except -1

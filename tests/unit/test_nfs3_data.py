@@ -324,8 +324,10 @@ def test_commit_reports_data_that_was_lost(tmp_path: Path) -> None:
         async with asyncio.timeout(30):
             while not sync.waiting:  # noqa: ASYNC110 (the server's doing)
                 await asyncio.sleep(0.001)
-        sync.join(begun.append)
-        begun[0](0)
+            sync.join(begun.append)
+            begun[0](0)
+            while len(begun) == 1:  # noqa: ASYNC110 (likewise)
+                await asyncio.sleep(0.001)
         begun[1](errno.EIO)  # of what the COMMIT waits for
         value = await committing
         assert value.status == nfsstat3.NFS3ERR_IO

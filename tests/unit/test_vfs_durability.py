@@ -19,6 +19,9 @@ from tests.unit.test_vfs_mounts import mounted
 from tests.unit.test_waiting_calls import on_disk, stalled, until, waiting
 from tests.unit.vfs_support import ROOT, run, write_file
 
+LONG = 0.02
+"""Seconds, of an fsync that others are waited for afterwards."""
+
 
 @pytest.fixture
 def place(tmp_path):
@@ -140,14 +143,78 @@ def test_who_asks_during_an_fsync_waits_for_the_next_one():
         assert len(started) == 1
         started[0](0)
         assert await first == 0
+        await until(lambda: len(started) == 2)
         assert not second.done()
-        assert len(started) == 2
         fourth = group.join(started.append)
         started[1](errno.EIO)
         assert [await second, await third] == [errno.EIO] * 2
+        await until(lambda: len(started) == 3)
         assert not fourth.done()
         started[2](0)
         assert await fourth == 0
+        assert not group.running
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("waiting", [0, 2])
+def test_after_a_long_fsync_those_whom_it_was_for_are_waited_for(waiting):
+    async def scenario():
+        started = []
+        group = GroupSync()
+        first = group.join(started.append)
+        ahead = [group.join(started.append) for _ in range(2)]
+        started[0](0)
+        await first
+        await until(lambda: len(started) == 2)
+        during = [group.join(started.append) for _ in range(waiting)]
+        await asyncio.sleep(LONG)
+        started[1](0)
+        assert len(started) == 2
+        again = [group.join(started.append)]
+        assert len(started) == 2, "it has begun before all are there"
+        again.append(group.join(started.append))
+        assert len(started) == 3
+        started[2](0)
+        assert [await one for one in ahead + during + again] == [0] * (4 + waiting)
+        await until(lambda: not group.running)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("again", [0, 1])
+def test_who_does_not_ask_again_is_not_waited_for_long(again):
+    async def scenario():
+        started = []
+        group = GroupSync()
+        callers = [group.join(started.append) for _ in range(3)]
+        started[0](0)
+        await until(lambda: len(started) == 2)
+        await asyncio.sleep(LONG)
+        started[1](0)
+        callers += [group.join(started.append) for _ in range(again)]
+        assert group.running
+        if again:
+            await until(lambda: len(started) == 3)
+            started[2](0)
+        await until(lambda: not group.running)
+        assert [await one for one in callers] == [0] * len(callers)
+        callers.append(group.join(started.append))
+        assert len(started) == 3 + again, "nobody is there to be waited for"
+
+    asyncio.run(scenario())
+
+
+def test_one_caller_alone_waits_for_nobody():
+    async def scenario():
+        started = []
+        group = GroupSync()
+        for number in range(3):
+            caller = group.join(started.append)
+            assert len(started) == number + 1
+            await asyncio.sleep(LONG)
+            started[number](0)
+            assert await caller == 0
         assert not group.running
 
     asyncio.run(scenario())
