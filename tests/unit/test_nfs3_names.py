@@ -36,6 +36,8 @@ from tests.support.nfs3_server import Server, running
 from tests.unit.vfs_support import directory_on
 
 NOT_UTF8 = b"\xff\xfe caf\xe9"
+LARGEST = specdata3(511, (1 << 18) - 1)
+"""Numbers of a device that XFS keeps, too."""
 
 
 class Rig:
@@ -216,10 +218,10 @@ def test_symlink_texts_that_cannot_be_stored(rig: Rig, text: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [ftype3.NF3CHR, ftype3.NF3BLK])
 def test_mknod_makes_devices(rig: Rig, kind: ftype3) -> None:
-    what = mknoddata3(kind, device=devicedata3(no_attributes(mode=0o600), specdata3(4095, (1 << 20) - 1)))
+    what = mknoddata3(kind, device=devicedata3(no_attributes(mode=0o600), LARGEST))
     resok = rig.call("MKNOD", MKNOD3args(rig.at(b"dev"), what)).resok
     assert resok.obj_attributes.type == kind
-    assert resok.obj_attributes.rdev == specdata3(4095, (1 << 20) - 1)
+    assert resok.obj_attributes.rdev == LARGEST
 
 
 @pytest.mark.parametrize("kind", [ftype3.NF3SOCK, ftype3.NF3FIFO])
@@ -302,7 +304,7 @@ def test_rename_onto_a_directory_that_is_not_empty(rig: Rig) -> None:
     target = mkdir(rig, b"target")
     rig.call("MKDIR", MKDIR3args(diropargs3(target, b"inner"), no_attributes()))
     value = rig.call("RENAME", RENAME3args(rig.at(b"dir"), rig.at(b"target")))
-    assert value.status == nfsstat3.NFS3ERR_NOTEMPTY
+    assert value.status in (nfsstat3.NFS3ERR_NOTEMPTY, nfsstat3.NFS3ERR_EXIST)  # as XFS says
 
 
 def test_link_adds_a_name_and_tells_about_file_and_directory(rig: Rig) -> None:

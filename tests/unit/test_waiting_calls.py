@@ -19,6 +19,7 @@ from tests.unit.test_nfs3_native import ACCESS, COMMIT, GETATTR, LOOKUP, READ, W
 from tests.unit.test_nfs3_native_names import CREATE, REMOVE
 
 BLOCK = 4096
+BEYOND = 1 << 40
 EFBIG = 27
 SUCCESS = bytes(4)
 
@@ -54,6 +55,18 @@ async def opened(both, node):
     """The file is open for writing and for reading, so that further calls need nothing but the disk."""
     await both.native.call(WRITE, write_arguments(node, 0, b"first"))
     await both.native.call(READ, read_arguments(node, 0, 5))
+
+
+@contextlib.contextmanager
+def no_file_past(size):
+    """Whatever the file system allows: nobody in this process writes a larger file."""
+    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
 
 
 def on_disk(tmp_path, scenario):
@@ -148,7 +161,7 @@ def test_writes_of_one_client_share_their_looks_and_those_of_another_do_not(tmp_
 def test_a_write_that_fails_costs_none_of_its_row(tmp_path):
     async def scenario(both, node):
         async with stalled(both.service, both.root, tmp_path):
-            for number, offset in enumerate((0, BLOCK, 1 << 62, 2 * BLOCK)):
+            for number, offset in enumerate((0, BLOCK, BEYOND, 2 * BLOCK)):
                 both.native.send(WRITE, write_arguments(node, offset, bytes(BLOCK)), xid=number)
                 await until(lambda count=number + 1: waiting(both) == count)
         replies = {int.from_bytes(reply[:4], "big"): reply for reply in [await both.native.reply() for _ in range(4)]}
@@ -157,7 +170,8 @@ def test_a_write_that_fails_costs_none_of_its_row(tmp_path):
             before, after = before_and_after(replies[number])
             assert (before[0], after) == (BLOCK, 3 * BLOCK)
 
-    on_disk(tmp_path, scenario)
+    with no_file_past(BEYOND):
+        on_disk(tmp_path, scenario)
 
 
 def test_data_that_is_not_in_memory_is_read_natively(tmp_path):
@@ -259,15 +273,9 @@ def test_a_removal_under_way_is_not_made_twice(tmp_path):
 
 def test_a_failure_is_told(tmp_path):
     async def scenario(both, node):
-        limit = resource.getrlimit(resource.RLIMIT_FSIZE)
-        handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limit[1]))
-        try:
+        with no_file_past(1 << 20):
             native = await both.native.call(WRITE, write_arguments(node, 2 << 20, b"z" * 16))
             general = await both.general.call(WRITE, write_arguments(node, 2 << 20, b"z" * 16))
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-            signal.signal(signal.SIGXFSZ, handler)
         assert struct.unpack(">I", native[20:24])[0] == EFBIG
         assert native == general
 
@@ -339,7 +347,7 @@ def test_the_server_waits_for_them_when_it_goes(tmp_path):
 def test_a_permission_taken_away_is_noticed_though_writes_never_cease(fails, tmp_path):
     async def scenario(both, node):
         path, caller = os.path.join(both.path, "a"), (1001, 1001)
-        beyond = 1 << 62 if fails else 0  # past the largest file
+        beyond = BEYOND if fails else 0
         os.chmod(path, 0o666)
         assert (await both.native.call(WRITE, write_arguments(node, 0, b"a"), caller))[20:24] == SUCCESS
         assert (await both.native.call(READ, read_arguments(node, 0, 1), caller))[20:24] == SUCCESS
@@ -366,7 +374,8 @@ def test_a_permission_taken_away_is_noticed_though_writes_never_cease(fails, tmp
         replies = {int.from_bytes(reply[:4], "big"): reply for reply in (await answer, await both.native.reply())}
         assert struct.unpack(">I", replies[3][24:28])[0] == 13
 
-    on_disk(tmp_path, scenario)
+    with no_file_past(BEYOND):
+        on_disk(tmp_path, scenario)
 
 
 def test_a_permission_on_a_directory_taken_away_is_noticed_though_changes_never_cease(tmp_path):
