@@ -42,7 +42,7 @@ cdef object REG = FileType.REG
 cdef object DIR = FileType.DIR
 cdef enum:
     SMALL = 256 << 10           # octets: a file of no more goes to the disk with others
-    TOGETHER = 64               # who wait for the next commit before a file does not wait with them
+    TOGETHER = 64               # files of one commit, and who wait for the next one before a file goes by itself
 on_fsync = None
 
 
@@ -230,7 +230,10 @@ cdef class Part(Sharer):
         return depart(self.service, self.mount)
 
     cdef bint covered(self) except -1:
-        (<Commit?>(<GroupSync?>self.mount.sync).job).take(self)
+        cdef Commit job = <Commit?>(<GroupSync?>self.mount.sync).job
+        if len(job.parts) >= TOGETHER:
+            return False
+        job.take(self)
         return True
 
     cdef int told(self, int error) except -1:

@@ -199,6 +199,29 @@ def test_a_large_file_keeps_nobody_waiting(tmp_path, synchronised):
         rig.run(main)
 
 
+def test_only_so_many_wait_for_one_commit(tmp_path):
+    """The others go by themselves, so that nobody waits for ever more data of others."""
+    rig = Rig(tmp_path)
+    most, more = 64, 20
+
+    async def main():
+        async with clients_of(rig) as peers:
+            files = [await peers.file(b"%d" % number) for number in range(most + more)]
+            ended = []
+            peers.node.mount.sync.join(ended.append)
+            callers = [
+                asyncio.ensure_future(write_and_commit(peers.clients[0], file, content(number)))
+                for number, file in enumerate(files)
+            ]
+            await until(lambda: sum(caller.done() for caller in callers) == more)
+            assert len(peers.node.mount.sync.waiting) == most
+            ended[0](0)
+            await asyncio.gather(*callers)
+
+    with disk(tmp_path, rig.export):
+        rig.run(main)
+
+
 def test_a_file_that_grows_while_it_waits_is_no_small_one(tmp_path):
     """What is committed then has an fsync of its own, behind the one that others share."""
     rig = Rig(tmp_path)
