@@ -10,6 +10,10 @@ Operation
     again first. Address space may be twice the limit (room for fragmentation): it costs nothing.
 
 Pages
+    Large blocks (256 KiB and more) are cut from 2 MiB at a time, which the kernel is asked to back with one huge page: whoever
+    copies a MiB meets one entry of the page tables there, and not 256. All of that counts as used at once. What smaller
+    blocks are cut from is not asked for that, or one of them could take 2 MiB.
+
     ``resident`` counts what has pages: blocks that are out, and used ones. It stays below the limit and its sixteenth
     (8 MiB at least): before a fresh block would exceed that, used ones lose their pages (MADV_DONTNEED). :meth:`Arenas.tidy`
     takes pages from blocks that nobody has wanted for a while.
@@ -29,13 +33,14 @@ cdef extern from "<sys/mman.h>" nogil:
     void *mmap(void *address, size_t length, int protection, int flags, int fd, long offset)
     int munmap(void *address, size_t length)
     int madvise(void *address, size_t length, int advice)
-    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MADV_DONTNEED
+    int PROT_READ, PROT_WRITE, MAP_PRIVATE, MAP_ANONYMOUS, MADV_DONTNEED, MADV_HUGEPAGE, MADV_NOHUGEPAGE
     void *MAP_FAILED
 
 
 cdef enum:
     PAGE_CLASS = 2              # the smallest blocks that have pages of their own
-    PAGE = SMALLEST << PAGE_CLASS
+    LARGE_CLASS = 8             # the smallest that are cut from huge pages,
+    HUGE_CLASS = 11             # as large as these
     FUTILE = 10000000           # nanoseconds
     SLACK = 16 << 20            # octets left resident beyond what is in use
     AT_ONCE = 32 << 20          # octets that lose their pages in one go
@@ -49,6 +54,11 @@ cdef int size_class_of(size_t size) noexcept:
         capacity <<= 1
         size_class += 1
     return size_class
+
+
+cdef int backed_class(int size_class) noexcept:
+    """The class of what gets its pages at once, with a fresh block of this one."""
+    return max(size_class, <int>(PAGE_CLASS if size_class < LARGE_CLASS else HUGE_CLASS))
 
 
 cdef int by_address(const void *left, const void *right) noexcept nogil:
@@ -124,14 +134,17 @@ cdef class Arenas:
         """A block of the class out of a fresh one. Of a page all becomes used at once. NULL: too much has pages."""
         cdef FreeStack *stack = &self.fresh[larger]
         cdef char *block
-        cdef size_t pages = <size_t>SMALLEST << max(size_class, <int>PAGE_CLASS)
+        cdef int backed = min(backed_class(size_class), larger)  # the rest of a huge page may have pages already
+        cdef size_t pages = <size_t>SMALLEST << backed
         if not self.affordable(pages):
             return NULL
         stack.length -= 1
         block = stack.items[stack.length]
+        if larger >= HUGE_CLASS:
+            madvise(block, max(pages, <size_t>SMALLEST << HUGE_CLASS), MADV_HUGEPAGE if backed >= HUGE_CLASS else MADV_NOHUGEPAGE)
         while larger > size_class:
             larger -= 1
-            stack = &self.fresh[larger] if larger >= PAGE_CLASS else &self.used[larger]
+            stack = &self.fresh[larger] if larger >= backed else &self.used[larger]
             self.push(stack, block + (<size_t>SMALLEST << larger))
         self.touched += pages
         self.resident += pages
@@ -174,7 +187,7 @@ cdef class Arenas:
 
     cdef bint obtainable(self, int size_class) noexcept:
         """Whether :meth:`take` would find a block."""
-        cdef size_t pages = <size_t>SMALLEST << max(size_class, <int>PAGE_CLASS)
+        cdef size_t pages = <size_t>SMALLEST << backed_class(size_class)
         cdef int attempt
         for attempt in range(2):
             if self.find(self.used, size_class) < CLASSES:

@@ -3,8 +3,10 @@
 import ctypes
 import itertools
 import random
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -286,6 +288,40 @@ def test_pages_that_are_not_wanted_go_back_and_what_is_leased_stays() -> None:
     for number, lease in kept.items():
         assert lease.view[:4] == number.to_bytes(4, "big")
         lease.release()
+
+
+def in_huge_pages(pool: Pool) -> int:
+    """Octets of the pool that are."""
+    found = 0
+    for entry in re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", Path("/proc/self/smaps").read_text(), flags=re.M):
+        first, last = entry.partition(" ")[0].split("-") if entry else ("0", "0")
+        if any(int(first, 16) < address + length and address < int(last, 16) for address, length in pool.arena_list()):
+            found += int(re.findall(r"AnonHugePages: +(\d+) kB", entry)[0]) << 10
+    return found
+
+
+@pytest.mark.skipif(
+    "[never]" in Path("/sys/kernel/mm/transparent_hugepage/enabled").read_text(),
+    reason="the kernel gives no huge pages",
+)
+def test_large_buffers_are_in_huge_pages_and_small_ones_are_not() -> None:
+    pool = Pool(64 * MIB)
+    account = pool.account(64 * MIB)
+    large = account.lease(MIB)
+    write(large)
+    assert in_huge_pages(pool) == pool.resident == 2 * MIB
+    small = fill(pool.account(8 * MIB), 4096)
+    for lease in small:
+        write(lease)
+    assert in_huge_pages(pool) == 2 * MIB
+    assert resident(pool) <= pool.resident
+    release([large, *small])
+    for _ in range(200):
+        pool.tidy()
+    again = fill(pool.account(64 * MIB), 4096)  # in what was one huge page, too
+    for lease in again[::512]:
+        write(lease)
+    assert resident(pool) <= pool.resident
 
 
 @pytest.mark.parametrize("order", [sorted, reversed])
