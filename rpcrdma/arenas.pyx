@@ -56,9 +56,10 @@ cdef int size_class_of(size_t size) noexcept:
     return size_class
 
 
-cdef int backed_class(int size_class) noexcept:
-    """The class of what gets its pages at once, with a fresh block of this one."""
-    return max(size_class, <int>(PAGE_CLASS if size_class < LARGE_CLASS else HUGE_CLASS))
+cdef int backed_class(int size_class, int larger) noexcept:
+    """The class of what gets its pages at once, with a block of this one that is cut out of a fresh one of class ``larger``:
+    the rest of a huge page may have pages already."""
+    return min(max(size_class, <int>(PAGE_CLASS if size_class < LARGE_CLASS else HUGE_CLASS)), larger)
 
 
 cdef int by_address(const void *left, const void *right) noexcept nogil:
@@ -134,7 +135,7 @@ cdef class Arenas:
         """A block of the class out of a fresh one. Of a page all becomes used at once. NULL: too much has pages."""
         cdef FreeStack *stack = &self.fresh[larger]
         cdef char *block
-        cdef int backed = min(backed_class(size_class), larger)  # the rest of a huge page may have pages already
+        cdef int backed = backed_class(size_class, larger)
         cdef size_t pages = <size_t>SMALLEST << backed
         if not self.affordable(pages):
             return NULL
@@ -187,12 +188,14 @@ cdef class Arenas:
 
     cdef bint obtainable(self, int size_class) noexcept:
         """Whether :meth:`take` would find a block."""
-        cdef size_t pages = <size_t>SMALLEST << backed_class(size_class)
-        cdef int attempt
+        cdef int attempt, larger
         for attempt in range(2):
             if self.find(self.used, size_class) < CLASSES:
                 return True
-            if (self.find(self.fresh, size_class) < CLASSES or self.count < self.most) and self.affordable(pages):
+            larger = self.find(self.fresh, size_class)
+            if (larger < CLASSES or self.count < self.most) and self.affordable(
+                <size_t>SMALLEST << backed_class(size_class, min(larger, <int>CLASSES - 1))
+            ):
                 return True
             if attempt == 0:
                 if nanoseconds() < self.futile_until:
