@@ -259,8 +259,8 @@ def read_mountinfo() -> list[MountEntry]:
     with open("/proc/self/mountinfo", "rb") as file:
         for line in file:
             fields = line.split(b" ")
-            kind, _, options = map(os.fsdecode, fields[fields.index(b"-") + 1 :])
-            shown = tuple(options.strip().split(","))
+            kind, *more = map(os.fsdecode, fields[fields.index(b"-") + 1 :])
+            shown = tuple(" ".join(more[1:]).strip().split(","))  # not every driver escapes its spaces
             entries.append(MountEntry(int(fields[0]), _unescape(fields[3]), _unescape(fields[4]), kind, shown))
     return entries
 
