@@ -55,7 +55,7 @@ cdef class GroupSync:
         """Somebody else waits for the next one. What raises is not waited for."""
         if self.delay is not None and len(self.waiting) >= self.expected:
             self.delay.cancel()
-            self.delay, self.running = None, False
+            self.delayed()  # others wait as well: what raises is told to all
         if self.running:
             return 0
         try:
@@ -112,7 +112,7 @@ cdef class GroupSync:
         return 0
 
     def delayed(self):
-        """Nobody else is waited for."""
+        """Nobody else is to be waited for."""
         self.delay, self.running = None, False
         if self.waiting:
             self.go_on()

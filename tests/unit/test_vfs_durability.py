@@ -205,6 +205,29 @@ def test_who_does_not_ask_again_is_not_waited_for_long(again):
     asyncio.run(scenario())
 
 
+def test_all_who_were_waited_for_hear_of_an_fsync_that_cannot_begin():
+    def fail(finished):
+        raise RuntimeError("not now")
+
+    async def scenario():
+        started = []
+        group = GroupSync()
+        callers = [group.join(started.append) for _ in range(3)]
+        started[0](0)
+        await until(lambda: len(started) == 2)
+        await asyncio.sleep(LONG)
+        started[1](0)
+        again = [group.join(started.append), group.join(fail)]  # all are there
+        assert [await one for one in callers] == [0] * 3
+        assert [await one for one in again] == [errno.EIO] * 2
+        later = group.join(started.append)
+        await until(lambda: len(started) == 3)
+        started[2](0)
+        assert await later == 0
+
+    asyncio.run(scenario())
+
+
 def test_one_caller_alone_waits_for_nobody():
     async def scenario():
         started = []
