@@ -1,7 +1,5 @@
 """One connection of the provider."""
 
-from libc.stdint cimport int64_t
-
 from rpcrdma.verbs.native cimport NativeEndpoint
 from rpcrdma.verbs.softiwarp.chain cimport Chain
 from rpcrdma.verbs.softiwarp.intake cimport Intake
@@ -35,13 +33,9 @@ cdef class Endpoint(NativeEndpoint):
     cdef bint writer_added
     cdef str reason
     cdef list refused           # tokens of what was posted after the end
-    cdef double stall_timeout
     cdef double close_timeout
     cdef double nudge_after
-    cdef int64_t acked
-    cdef double acked_since
-    cdef int64_t received
-    cdef double received_since
+    cdef object headway
 
     cdef int post_chain(self, Chain chain) except -1
     cdef int issue(self, Chain chain) except -1

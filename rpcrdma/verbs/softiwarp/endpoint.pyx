@@ -41,6 +41,7 @@ from rpcrdma.verbs.softiwarp.chain cimport (
     chain_of_reply,
     chain_of_empty_write,
 )
+from rpcrdma.verbs.softiwarp.framing cimport MSG_DONTWAIT, SIOCOUTQ, ioctl, recv
 from rpcrdma.verbs.softiwarp.intake cimport Intake
 from rpcrdma.verbs.softiwarp.receive cimport (
     RECEIVE_END,
@@ -54,21 +55,9 @@ from rpcrdma.verbs.softiwarp.transmit cimport FLUSH_BLOCKED, FLUSH_FAILED, FLUSH
 
 from rpcrdma.firewall import contain
 from rpcrdma.log_limits import limited_logger
+from rpcrdma.verbs.softiwarp.headway import Headway
 from rpcrdma.verbs.softiwarp.mpa import RTR
 from rpcrdma.verbs.softiwarp.terminate import describe
-
-
-cdef extern from "<sys/ioctl.h>" nogil:
-    int ioctl(int fd, unsigned long request, int *value)
-
-
-cdef extern from "<linux/sockios.h>" nogil:
-    int SIOCOUTQ
-
-
-cdef extern from "<sys/socket.h>" nogil:
-    ssize_t recv(int fd, void *buffer, size_t length, int flags)
-    int MSG_DONTWAIT
 
 
 cdef enum:
@@ -102,7 +91,7 @@ cdef class Endpoint(NativeEndpoint):
         self.peer_address, self.peer_port = peer
         self.local_address = local_address
         self.max_reads = agreement.outbound_reads
-        self.stall_timeout = options.stall_timeout
+        self.headway = Headway(options.stall_timeout, loop.time())
         self.close_timeout = options.close_timeout
         self.nudge_after = options.nudge_after if initiator else 0
         self.refused = []
@@ -120,7 +109,6 @@ cdef class Endpoint(NativeEndpoint):
             self.fd, agreement.crc, agreement.inbound_reads, agreement.expect_send_rtr, self.stags, self.transmitter
         )
         self.receiver.posted.extend(receives)
-        self.acked_since = self.received_since = loop.time()
         self.send_rtr(agreement.send_rtr)
 
     def __repr__(self):
@@ -325,24 +313,18 @@ cdef class Endpoint(NativeEndpoint):
     def check(self, double now):
         """The watchdog: cut the connection when its peer has made no progress for too long."""
         cdef int queued = 0
-        cdef int64_t acked, received
         if self.state != OPEN or not self.started:
             return
         ioctl(self.fd, SIOCOUTQ, &queued)
-        acked = <int64_t>self.transmitter.counters.octets - queued
-        received = <int64_t>self.receiver.counters.octets
-        if acked != self.acked or not (queued or self.writer_added):
-            self.acked = acked
-            self.acked_since = now
-        elif now - self.acked_since >= self.stall_timeout:
-            self.stalled(f"has acknowledged nothing for {now - self.acked_since:.0f} s with {queued} octets on the way")
-            return
-        if received != self.received or not (self.transmitter.outstanding_reads or self.receiver.within_fpdu()):
-            self.received = received
-            self.received_since = now
-        elif now - self.received_since >= self.stall_timeout:
-            what = "an FPDU unfinished" if self.receiver.within_fpdu() else "an RDMA Read unanswered"
-            self.stalled(f"has left {what} for {now - self.received_since:.0f} s")
+        owed = "an RDMA Read unanswered" if self.transmitter.outstanding_reads else ""
+        if self.receiver.within_fpdu():
+            owed = "an FPDU unfinished"
+        acknowledged = <int64_t>self.transmitter.counters.octets - queued
+        sending = bool(queued or self.writer_added)
+        lack = self.headway.lack(now, acknowledged, queued, sending, self.receiver.counters.octets, owed)
+        if lack:
+            log.warning("%s: the peer %s; the connection is cut", self, lack)
+            self.finish(f"the peer {lack}", True)
 
     def nudge(self):
         """Have siw look at a first message that lies unread.
@@ -360,11 +342,6 @@ cdef class Endpoint(NativeEndpoint):
             self.schedule()
             self.nudge_after *= 2
         self.nudge_timer = self.loop.call_later(self.nudge_after, contain, None, self.nudge)
-
-    def stalled(self, str what):
-        """Log and cut."""
-        log.warning("%s: the peer %s; the connection is cut", self, what)
-        self.finish(f"the peer {what}", True)
 
     # -- How it works --------------------------------------------------------------------------------------------
 

@@ -35,8 +35,17 @@ cdef extern from "<sys/socket.h>" nogil:
     ssize_t sendmsg(int fd, const msghdr *message, int flags)
     int sendmmsg(int fd, mmsghdr *messages, unsigned int count, int flags)
     ssize_t recvmsg(int fd, msghdr *message, int flags)
+    ssize_t recv(int fd, void *buffer, size_t length, int flags)
     int getsockopt(int fd, int level, int name, void *value, unsigned int *length)
     int MSG_DONTWAIT, MSG_NOSIGNAL, MSG_EOR, MSG_MORE
+
+
+cdef extern from "<sys/ioctl.h>" nogil:
+    int ioctl(int fd, unsigned long request, int *value)
+
+
+cdef extern from "<linux/sockios.h>" nogil:
+    int SIOCOUTQ
 
 
 cdef enum:
