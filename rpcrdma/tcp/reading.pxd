@@ -14,6 +14,7 @@ cdef class Reading:
     cdef Account account
     cdef size_t max_fragments
     cdef readonly bint eof
+    cdef bint unsure                    # whether the end may have come, and nobody will tell
     cdef readonly size_t starved
     cdef readonly unsigned long long received_octets
     cdef Opening opening                # what deciphers; None: what comes is in the clear

@@ -43,6 +43,7 @@ from cpython.buffer cimport PyBUF_READ
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.stdint cimport uint8_t, uint64_t
 
+from rpcrdma.broken cimport broken
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pace cimport Pace
@@ -156,6 +157,7 @@ cdef class RecordStream(Reading):
             self.answers.octets = 0
         self.begin_turn()
         self.unfinished = self.slowed = False
+        readable = self.unsure = readable or self.unsure
         try:
             try:
                 self.starved = 0
@@ -313,13 +315,22 @@ cdef class RecordStream(Reading):
         cdef unsigned long long before = self.outgoing.sent
         cdef bint all_sent = self.outgoing.flush(self.fd, self.may_send)
         self.may_send -= min(self.may_send, <size_t>(self.outgoing.sent - before))
+        if self.outgoing.sent != before and self.outgoing.cipher is None:
+            self.unsure = False  # it would have failed
         return all_sent
+
+    cdef int make_sure(self) except -1:
+        """At the end of a turn in which nothing was sent: see whether there is an end that nobody will tell of."""
+        if self.unsure and not (self.eof or self.starved or self.slowed or self.unfinished):
+            self.unsure = self.unfinished = broken(self.fd)
+        return 0
 
     def settle(self):
         """Send, behind :meth:`receive`, if nothing else can have to be looked at."""
         if self.eof or self.severed or self.slowed or self.starved or not self.send():
             return False  # the turn is not over: :meth:`flush` goes on with what it may send
         self.begun = False
+        self.make_sure()
         return True
 
     def flush(self, bint everything=False):
@@ -333,7 +344,10 @@ cdef class RecordStream(Reading):
             self.may_send = self.outgoing.queued
             if self.outgoing.cipher is not None:
                 self.outgoing.cipher.alone()
-        return self.send()
+        if not self.send():
+            return False
+        self.make_sure()
+        return True
 
     def sever(self):
         """The connection is broken: nothing comes any more, and what is to be sent is released."""

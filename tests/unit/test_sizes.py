@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[2]
 
 FILES = {
     "rpcrdma/server/rdma_connection.py": 514,
-    "rpcrdma/verbs/softiwarp/endpoint.pyx": 513,
+    "rpcrdma/verbs/softiwarp/endpoint.pyx": 532,
     "tests/unit/test_admin.py": 560,
     "tests/unit/test_backward_long.py": 508,
     "tests/unit/test_rdma_server.py": 515,

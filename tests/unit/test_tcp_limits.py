@@ -118,7 +118,7 @@ def test_a_record_larger_than_the_connections_memory_is_refused() -> None:
 def test_lease_waits_for_room_and_fails_when_the_connection_goes() -> None:
     async def test() -> None:
         async with serving(connection_memory=1 << 20) as server:
-            await server.connect()
+            client = await server.connect()
             await until(lambda: server.listener.connections)
             connection = server.connection()
             whole = await connection.lease(1 << 20)
@@ -138,6 +138,7 @@ def test_lease_waits_for_room_and_fails_when_the_connection_goes() -> None:
             with pytest.raises(ConnectionError):
                 await waiting
             whole.release()
+            assert await client.ended()
 
     run(test)
 

@@ -30,6 +30,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef bint turn_scheduled
     cdef size_t batch               # messages handed over at once
     cdef bint shared                # whether others wait for their turns
+    cdef bint unsure            # whether the end may have come, and nobody will tell
     cdef bint writer_added
     cdef str reason
     cdef list refused           # tokens of what was posted after the end
@@ -41,6 +42,7 @@ cdef class Endpoint(NativeEndpoint):
     cdef int issue(self, Chain chain) except -1
     cdef int begin_turn(self) except -1
     cdef int schedule(self) except -1
+    cdef int make_sure(self) except -1
     cdef int deliver(self) except -1
     cdef int flush(self) except -1
     cdef int report(self, list tokens, bint ok) except -1

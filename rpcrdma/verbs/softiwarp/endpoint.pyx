@@ -28,6 +28,7 @@ import struct
 from libc.errno cimport EAGAIN, EINTR, errno
 from libc.stdint cimport int64_t, uint32_t, uint64_t
 
+from rpcrdma.broken cimport broken
 from rpcrdma.clock cimport nanoseconds
 from rpcrdma.memory cimport Lease
 from rpcrdma.pipes cimport Pipe
@@ -242,7 +243,8 @@ cdef class Endpoint(NativeEndpoint):
     def on_readable(self):
         """The socket has data, an end or an error."""
         cdef int outcome
-        if self.state != OPEN:
+        self.unsure = self.state == OPEN
+        if not self.unsure:
             self.discard()
             return
         if self.receiver.messages:
@@ -260,6 +262,7 @@ cdef class Endpoint(NativeEndpoint):
             return
         if outcome == RECEIVE_MORE:
             self.flush()
+            self.make_sure()
         elif outcome == RECEIVE_VIOLATION:
             self.terminate_sent = self.receiver.terminate_codes
             log.warning("%s: %s", self, self.receiver.problem)
@@ -295,8 +298,11 @@ cdef class Endpoint(NativeEndpoint):
                 self.deliver()
             finally:
                 self.in_turn = False
+        elif self.unsure:
+            self.on_readable()
         if self.state != CLOSED:
             self.flush()
+            self.make_sure()
 
     def crashed(self):
         """The end of a connection of which an event could not be served."""
@@ -356,6 +362,14 @@ cdef class Endpoint(NativeEndpoint):
             self.loop.call_soon(contain, self.crashed, self.on_turn)
         return 0
 
+    cdef int make_sure(self) except -1:
+        """At the end of a turn in which nothing was sent: see whether there is an end that nobody will tell of."""
+        if self.unsure and self.state == OPEN and not self.receiver.messages:
+            self.unsure = broken(self.fd)
+            if self.unsure:
+                self.schedule()
+        return 0
+
     cdef int deliver(self) except -1:
         """Hand over what was received: completions of Reads, then the messages as one batch, of so many as lately
         took no longer than a turn. The others have theirs after the other connections'."""
@@ -404,6 +418,7 @@ cdef class Endpoint(NativeEndpoint):
         cdef int outcome = FLUSH_IDLE
         cdef int round
         cdef list tokens
+        cdef uint64_t sent = self.transmitter.counters.octets
         self.in_turn = True
         try:
             for round in range(1 if self.shared else ROUNDS):
@@ -421,6 +436,8 @@ cdef class Endpoint(NativeEndpoint):
         if outcome == FLUSH_FAILED:
             self.finish(os.strerror(self.transmitter.error), True)
             return 0
+        if self.transmitter.counters.octets != sent:
+            self.unsure = False  # it would have failed
         if self.transmitter.refused and self.state == OPEN:
             self.terminate_sent = (0x01, 0x00)
             self.drain("registered memory was withdrawn while the peer was reading it")
@@ -493,6 +510,8 @@ cdef class Endpoint(NativeEndpoint):
             except OSError:
                 pass
         self.socket.close()
+        self.fd = -1  # another connection's from now on
+        self.unsure = False
         tokens = self.transmitter.drop_all()
         self.receiver.release_all()
         self.stags.clear()

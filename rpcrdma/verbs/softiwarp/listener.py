@@ -210,26 +210,32 @@ class HalfOpen:
         self.drop(f"the connection {what}")
 
     def _readable(self) -> None:
-        sock = self._socket
-        if sock is None:
-            return
+        while self._socket is not None and self._read(self._socket):
+            pass  # of an error behind it the loop would not tell again (rpcrdma/broken.pxd)
+
+    def _read(self, sock: socket.socket) -> bool:
+        """Read once; whether there may be more."""
         try:
             if self._request is not None:
                 # RFC 5044 section 7.1.2: nothing follows the Request until the Reply has come.
                 self.drop(
                     "sent data behind its MPA Request" if sock.recv(1) else "the peer gave up its connection request"
                 )
-                return
+                return False
             # Never more than the frame: what follows it would be FPDUs.
             data = sock.recv(self._length - len(self._data))
         except (BlockingIOError, InterruptedError):
-            return
+            return False
         except OSError as error:
             self.drop(f"the connection failed before MPA was done: {error.strerror}")
-            return
+            return False
         if not data:
             self.drop("the peer closed before MPA was done")
-            return
+            return False
+        self._take_octets(data)
+        return True
+
+    def _take_octets(self, data: bytes) -> None:
         self._data += data
         try:
             if len(self._data) == self._length == mpa.HEADER_LENGTH:
