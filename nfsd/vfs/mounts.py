@@ -255,14 +255,16 @@ class MountEntry:
 
 def read_mountinfo() -> list[MountEntry]:
     """The mounts of this process (a file the kernel makes up: reading it waits for no disk)."""
-    entries = []
     with open("/proc/self/mountinfo", "rb") as file:
-        for line in file:
-            fields = line.split(b" ")
-            kind, *more = map(os.fsdecode, fields[fields.index(b"-") + 1 :])
-            shown = tuple(" ".join(more[1:]).strip().split(","))  # not every driver escapes its spaces
-            entries.append(MountEntry(int(fields[0]), _unescape(fields[3]), _unescape(fields[4]), kind, shown))
-    return entries
+        return [parse_mount(line) for line in file]
+
+
+def parse_mount(line: bytes) -> MountEntry:
+    """A line of mountinfo, proc_pid_mountinfo(5)."""
+    fields = line.split(b" ")
+    kind, *more = map(os.fsdecode, fields[fields.index(b"-") + 1 :])
+    shown = tuple(" ".join(more[1:]).strip().split(","))  # not every driver escapes its spaces
+    return MountEntry(int(fields[0]), _unescape(fields[3]), _unescape(fields[4]), kind, shown)
 
 
 def _unescape(field: bytes) -> str:
