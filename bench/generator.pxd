@@ -50,6 +50,7 @@ cdef class Load:
     cdef size_t chains              # and how many there are
     cdef size_t next_chain
     cdef size_t begun               # in this run
+    cdef bint once                  # whether a run begins each of them once
     cdef size_t *chain_of           # by slot
     cdef size_t given_at            # where what a chain's first reply gives stands there, how much it is,
     cdef size_t given_size

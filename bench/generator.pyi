@@ -46,6 +46,7 @@ class Generator(Load):
         given: int = 16,
         counted_at: Sequence[int] = (),
         counted_from: int = 0,
+        once: bool = False,
     ) -> Self:
         """``templates``: whole calls, used in turn, in which XIDs are filled in. ``reply_size`` 0: any.
         ``sequence_at``: where a call has SEQUENCE's sequence id, behind which stands the slot; both are filled in.
@@ -54,4 +55,5 @@ class Generator(Load):
         a slot takes the next one, and a run of ``most`` calls makes that many in whole chains. ``pairs``: ``given``
         octets at the first place in the reply to a chain's first call are put at the second place in its other calls
         (without ``chain``, chains are of two). ``counted_at``: for each call of a chain, where it has a number that
-        each of the slot's calls counts up (0: nowhere), the first being ``counted_from`` + 1."""
+        each of the slot's calls counts up (0: nowhere), the first being ``counted_from`` + 1. ``once``: a run makes each
+        template once and ends."""

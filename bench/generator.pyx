@@ -131,7 +131,7 @@ cdef class Load:
     """Calls on one connection: templates, slots and octets on their way. Derived from for each transport."""
 
     def __cinit__(self, int fd, templates, uint32_t depth, *more, size_t sequence_at=0, bint lenient=False, pairs=(0, 0),
-                  size_t chain=0, size_t given=16, counted_at=(), uint32_t counted_from=0, **others):
+                  size_t chain=0, size_t given=16, counted_at=(), uint32_t counted_from=0, bint once=False, **others):
         """``templates``: whole calls, used in turn, in which XIDs are filled in. At most 4096 outstanding."""
         cdef size_t i
         cdef bytes template
@@ -147,6 +147,7 @@ cdef class Load:
         self.given_size = given
         self.chain = chain or (2 if self.taken_at else 1)
         self.counted_from = counted_from
+        self.once = once
         self.chains = self.count // self.chain
         if self.chain > 1 and (self.count % self.chain or self.chains < depth):
             raise ValueError(f"{self.count} calls are not a chain of {self.chain} for each of {depth} slots")
@@ -253,12 +254,12 @@ cdef class Load:
         cdef size_t position = self.round[slot] % self.chain
         self.started[slot] = run.moment
         self.round[slot] += 1
+        self.begun += position == 0
         if self.chain > 1:
             if position == 0:
                 # As many chains as slots: each slot has one to itself, since the next one may still be under way.
                 self.chain_of[slot] = slot if self.chains == self.depth else self.next_chain
                 self.next_chain = (self.next_chain + 1) % self.chains
-                self.begun += 1
             self.next_call = self.chain * self.chain_of[slot] + position
         self.outgoing += self.begin_call(
             self.out + self.outgoing, slot, self.calls[self.next_call], self.sizes[self.next_call]
@@ -284,6 +285,8 @@ cdef class Load:
         """Whether a slot may make another call. A run of so many calls makes whole chains, where slots share them."""
         if run.moment >= run.until or run.problem != NULL:
             return False
+        if self.once:
+            return self.round[slot] % self.chain != 0 or self.begun < self.chains
         if run.most == 0:
             return True
         if self.chain > 1 and self.chains > self.depth:

@@ -91,6 +91,8 @@ class Scenario:
     transports: tuple[str, ...] = ("tcp", "rdma")
     """Over which it is measured."""
     connections: int = 1
+    shared: bool = False
+    """The connections share the calls, of which each is made once."""
     rpcrdma: int = 1
     """The version of RPC-over-RDMA."""
     undo: Making | None = None
@@ -120,7 +122,8 @@ class Scenario:
         with ExitStack() as ends:
             made, load = self._load(server, files, transport, connections or self.connections, lenient, ends)
             if self.undo is not None:
-                inverse = replace(self, calls=self.undo, undo=None, minor=None)  # NFSv3 undoes it all
+                # NFSv3 undoes it all.
+                inverse = replace(self, calls=self.undo, undo=None, minor=None, outstanding=OPENERS, shared=False)
                 unmade, undo = inverse._load(server, files, transport, 1, lenient, ends)
                 numbers = len(made.calls), len(unmade.calls)
                 yield Laps(load, numbers[0], undo, numbers[1], things=made.things, undo_first=self.undo_first)
@@ -141,7 +144,7 @@ class Scenario:
             if self.minor is not None:
                 sessions = [Session(server, self.outstanding, files.uid, self.minor) for _ in sessions]
             sockets = [ends.enter_context(server.connect(transport)) for _ in sessions]
-        for sock, session in zip(sockets, sessions, strict=True):
+        for number, (sock, session) in enumerate(zip(sockets, sessions, strict=True)):
             if not lenient:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, PATIENCE)
             if session is not None or made is None:
@@ -150,7 +153,8 @@ class Scenario:
                 made = found if isinstance(found, Calls) else Calls(found)
             if session is not None:
                 options["sequence_at"] = session.sequence_at
-            loads.append(self._on(sock, transport, made.calls, options | dict(made.options)))
+            calls = part_of(made, number, connections) if self.shared else made.calls
+            loads.append(self._on(sock, transport, calls, options | {"once": self.shared} | dict(made.options)))
         assert made is not None
         return made, loads[0] if connections == 1 else Loads(loads)
 
@@ -169,6 +173,13 @@ class Scenario:
         head = _rdma_header(self, position)
         calls = [head + call for call in calls]
         return RdmaGenerator(sock.fileno(), calls, self.outstanding, rpc_at=len(head), bulk=bulk, **options)
+
+
+def part_of(made: Calls, number: int, parts: int) -> list[bytes]:
+    """The calls of one connection of so many, in whole chains."""
+    chain = made.options.get("chain", 1)
+    firsts = range(number * chain, len(made.calls), parts * chain)
+    return [call for first in firsts for call in made.calls[first : first + chain]]
 
 
 _LISTS = {1: 16, 2: 24}
@@ -223,6 +234,10 @@ MORE = (
     ),
     Scenario(
         "untar", c.untar3, OPENERS, rival=0.5, transports=TCP, needs=(fixtures.TAR,), undo=c.remove3, thing="file",
+    ),
+    Scenario(
+        "untar-1x16", c.untar3, 1, rival=0.5, transports=TCP, connections=16, shared=True, needs=(fixtures.TAR,),
+        undo=c.remove3, thing="file",
     ),
     Scenario(
         "remove", c.remove3, OPENERS, rival=0.5, transports=TCP, needs=(fixtures.TAR,), undo=c.untar3, undo_first=True,

@@ -9,9 +9,10 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 
 from bench import calls, fixtures
-from bench.generator import Generator
+from bench.calls import Calls
+from bench.generator import Generator, Loads
 from bench.laps import Counted, Laps
-from bench.scenarios import MORE, needed, prepare
+from bench.scenarios import MORE, needed, part_of, prepare
 from bench.servers import RdmaNfsd
 from bench.study import cost
 
@@ -66,6 +67,25 @@ def test_slots_share_chains_and_each_call_of_one_has_what_the_first_gave():
         assert load.run(60, 21)[0] == 21, "and again"
     for one in range(7):
         assert [step for each, step in seen if each == one] == [0, 1, 2] * 2
+
+
+@pytest.mark.parametrize("length", [1, 3])
+def test_connections_share_calls_of_which_each_is_made_once(length):
+    seen = []
+
+    def reply_to(call):
+        seen.append(struct.unpack(">II", call[52:]))
+        return ACCEPTED
+
+    made = Calls(chains(7, length), {"chain": length})
+    with replying(reply_to) as one, replying(reply_to) as other:
+        loads = Loads(
+            Generator(sock.fileno(), part_of(made, number, 2), 1, chain=length, once=True)
+            for number, sock in enumerate((one, other))
+        )
+        for lap in (1, 2):
+            assert loads.run(60, 7 * length)[0] == 7 * length
+            assert sorted(seen) == sorted([(chain, step) for chain in range(7) for step in range(length)] * lap)
 
 
 def test_calls_of_a_slot_are_counted_where_their_place_is():
