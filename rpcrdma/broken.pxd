@@ -1,8 +1,8 @@
 """Whether a connection is broken, though there may be data to read.
 
-An event loop on libuv (uvloop) stops watching a socket that has an error: it calls the reader once more, and never again. But
-what has come before a reset is read first, and the error is told only behind it. So whoever is called, does not read up
-to the end, and does not send anything either (which would fail), must look, or would miss the end of the connection.
+An event loop on libuv (uvloop) stops watching a socket that has an error. It calls the reader once more, and never again. But
+what has come before a reset is read first, and the error is told only behind it. So a reader looks here when it has not
+read up to the end and has sent nothing either, which would have failed. Otherwise it would miss the end.
 Imports nothing.
 """
 
