@@ -233,6 +233,10 @@ MORE = (
         thing="entry",
     ),
     Scenario(
+        "readdirplus-1x16", c.readdirplus3, 1, DIRECTORY_PAGE, rival=1.0, transports=TCP, connections=16,
+        needs=(fixtures.MANY,), thing="entry",
+    ),
+    Scenario(
         "untar", c.untar3, OPENERS, rival=0.5, transports=TCP, needs=(fixtures.TAR,), undo=c.remove3, thing="file",
     ),
     Scenario(
