@@ -347,6 +347,8 @@ class Server:
     """Of NFS that are spoken; without it, all."""
     io_uring: StrictBool = True
     """Whether workers may make READs of disks many at a time, with io_uring(7)."""
+    recent_listings: StrictBool = True
+    """Whether a directory that is listed again and again is remembered for a moment."""
     client_rate: Rate = field(default_factory=Rate)
     """What each client may do, on all exports that have no rate for it."""
     tls: Tls | None = None

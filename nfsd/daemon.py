@@ -133,8 +133,9 @@ class Daemon:
         self.events: Events
         descriptors = raise_descriptor_limit()
         self.service = FileService(
-            self.exports, server.state_dir, _file_limits(server, descriptors), rings=server.io_uring
-        )
+            self.exports, server.state_dir, _file_limits(server, descriptors), rings=server.io_uring,
+            recent=server.recent_listings and portion is None,  # another process is another server
+        )  # fmt: skip
         self.paces.weights.for_one.append(self.service.weigh)
         self.captures = Captures()
         self.listeners = Listeners(
@@ -352,6 +353,7 @@ class Daemon:
             self.service.executor.statistics, lambda: self._nfs4.callbacks.counters,
             self._nfs4.copies.statistics, self._nfs4.recalls.statistics, lambda: self.service.write_backs.failures,
             self._state, self.listeners.hosts, self.service.shares, lambda: self._reloader.read_only,
+            lambda: self.service.listings.recent.recalled,
         )  # fmt: skip
         usage = UsageCollector(self.dispatchers, self.exports, self._nfs4, self._nfs3)
         security = SecurityCollector(self.dispatchers, self.exports, lambda: self.listeners.tls)

@@ -42,7 +42,8 @@ class ServerCollector(Collector):
     """All metrics of a server. ``connections`` gives (address, open, accepted, refused) per listener, ``rdma`` the
     transport's counters by listener, ``workers`` the executor's numbers, ``callbacks`` those of NFSv4's callbacks by
     operation and result, ``copies`` those of asynchronous copies, ``delegations`` those held now and what has become
-    of the others, ``state`` how much is remembered for clients, and how often that was too much."""
+    of the others, ``state`` how much is remembered for clients, and how often that was too much, ``recalled`` the
+    entries of directories listed from memory."""
 
     def __init__(
         self,
@@ -59,6 +60,7 @@ class ServerCollector(Collector):
         hosts: Hosts | None = None,
         files: OpenFiles | None = None,
         read_only: Callable[[], bool] = bool,
+        recalled: Callable[[], int] = int,
     ) -> None:
         self._dispatchers, self._pool, self._hosts = dispatchers, pool, hosts
         self._connections, self._rdma, self._workers = connections, rdma, workers
@@ -67,6 +69,7 @@ class ServerCollector(Collector):
         self._state = state
         self._files = files
         self._read_only = read_only
+        self._recalled = recalled
 
     def collect(self) -> Iterator[Metric]:
         """Read everything once."""
@@ -90,6 +93,9 @@ class ServerCollector(Collector):
         losses = CounterMetricFamily(_PREFIX + "write_back_failures", "Times that written data did not reach the disk")
         losses.add_metric([], self._losses())
         yield losses
+        recalled = CounterMetricFamily(_PREFIX + "recalled_entries", "Entries of directories listed from memory")
+        recalled.add_metric([], self._recalled())
+        yield recalled
         labels = ["operation", "result"]
         callbacks = CounterMetricFamily(_PREFIX + "callbacks", "Calls of ours to NFSv4 clients", labels=labels)
         for key, value in list(self._callbacks().items()):

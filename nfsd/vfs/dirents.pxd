@@ -24,5 +24,7 @@ cdef inline int64_t to_offset(uint64_t cookie) noexcept nogil:
 
 # The job's data is a listing_t, which says how the turn has ended.
 cdef void take_turn(job_t *job) noexcept nogil
+# The same of what is remembered: an ``outcome`` of MORE with nothing listed may mean that the directory is to be read.
+cdef void recall_turn(job_t *job) noexcept nogil
 # Go on behind the present entry.
 cdef void done_with_entry(listing_t *listing) noexcept nogil

@@ -2,6 +2,10 @@
 
 Owns nothing; :mod:`nfsd.vfs.listing` owns the listing, and has turns run where they may.
 
+A turn may note what it has found, to be remembered for a moment (:mod:`nfsd.vfs.recent_listing`), and another list what is
+remembered. The kernel is asked then whether the caller may read the directory and search it, and whether it is still
+the same.
+
 Handle and attributes of an entry are of the same file. Either both are asked of one descriptor, or the name has led to the
 same file twice: nobody has changed the directory since its names were read. That costs two system calls instead of four,
 and one look at the directory behind each turn. getdents(2) waits for changes that are under way, and any later one gives
@@ -25,6 +29,9 @@ from nfsd.vfs.kernel cimport (
     SYS_openat2, SYS_statx, c_close, c_lseek, c_syscall, how_t, kernel_handle_t,
 )
 from nfsd.vfs.listing cimport END, ERROR, MORE, NEEDS, SKIPPED, TAKEN, entry_t, found_t, listing_t, outcome_t
+from nfsd.vfs.native_files cimport access_to
+from nfsd.vfs.recent_listing cimport LARGEST_NOTE, handle_of, key_of, name_of, next_of, recent_t
+from nfsd.wire.nfs3 cimport ACCESS3_LOOKUP, ACCESS3_READ
 from rpcrdma.octets cimport store32, store64
 
 from nfsd.vfs.syscalls import (
@@ -40,6 +47,9 @@ cdef extern from "stdio.h" nogil:
 cdef enum:
     FEWEST = 1024               # octets read of a directory at a time
     NAME_AT = 19                # of the name in a struct linux_dirent64
+    S_IFMT = 0o170000
+    S_IFREG = 0o100000
+    S_IFLNK = 0o120000
 
 cdef unsigned int STATX_MASK = _STATX_MASK
 cdef int NUMBERED = _NUMBERED
@@ -148,8 +158,13 @@ cdef void look(listing_t *listing, entry_t *entry) noexcept nogil:
         look_through(listing, entry, name)
     else:
         look_at(listing, entry, name)
-    if entry.status == NULL or listing.across:
-        return
+    if entry.status != NULL and not listing.across:
+        place(listing, entry)
+
+
+cdef void place(listing_t *listing, entry_t *entry) noexcept nogil:
+    """Which file system the file is in, and what is there in its directory's."""
+    cdef statx_t *status = &listing.status
     entry.fsid[0] = listing.fsid[0]
     entry.fsid[1] = listing.fsid[1]
     if status.dev_major != listing.device_major or status.dev_minor != listing.device_minor:
@@ -193,7 +208,10 @@ cdef bint read_names(listing_t *listing) noexcept nogil:
 
 cdef void done_with_entry(listing_t *listing) noexcept nogil:
     listing.cookie = listing.entry.cookie
-    listing.dirents_at += (<dirent_t *>(listing.dirents + listing.dirents_at)).size
+    if listing.recalled != NULL:
+        listing.recalled = next_of(listing.recalled)
+    elif listing.dirents_at < listing.dirents_end:
+        listing.dirents_at += (<dirent_t *>(listing.dirents + listing.dirents_at)).size
 
 
 cdef void note_found(listing_t *listing, entry_t *entry) noexcept nogil:
@@ -229,8 +247,38 @@ cdef outcome_t next_entry(listing_t *listing) noexcept nogil:
             listing.taken += 1
         if listing.found != NULL:
             note_found(listing, entry)
+        if listing.noted.at != NULL:
+            note(listing, entry)
         done_with_entry(listing)
     return outcome
+
+
+cdef void note(listing_t *listing, entry_t *entry) noexcept nogil:
+    """What is to be remembered."""
+    cdef recent_t *recent = <recent_t *>listing.noted.at
+    recent.next, recent.ends = NULL, False
+    recent.cookie, recent.fileid = entry.cookie, entry.fileid
+    recent.looked = is_simple(listing, entry)
+    recent.handle_size = entry.handle_size if recent.looked else 0
+    recent.key_size = entry.key_size if recent.looked else 0
+    recent.name_size = entry.name_size
+    memcpy(recent.status, &listing.status, sizeof(recent.status))
+    memcpy(name_of(recent), entry.name, entry.name_size + 1)
+    memcpy(handle_of(recent), entry.handle, recent.handle_size)
+    memcpy(key_of(recent), entry.key, recent.key_size)
+    recent.size = <uint32_t>(key_of(recent) + recent.key_size - listing.noted.at + 7) & ~<uint32_t>7
+    listing.noted.at += recent.size
+
+
+cdef bint is_simple(listing_t *listing, entry_t *entry) noexcept nogil:
+    """Whether other processes' changes of the file are told of in this directory: it has no other name, and is none whose
+    own contents are names."""
+    cdef int kind = listing.status.mode & S_IFMT
+    return (
+        entry.status != NULL and entry.key_size > 0 and not is_dots(entry.name, entry.name_size)
+        and (kind == S_IFREG or kind == S_IFLNK) and listing.status.nlink == 1
+        and not listing.status.attributes & ATTRIBUTE_MOUNT_ROOT
+    )
 
 
 cdef void list_names(listing_t *listing) noexcept nogil:
@@ -248,7 +296,7 @@ cdef void list_names(listing_t *listing) noexcept nogil:
             if listing.dirents_end == 0:
                 listing.outcome = END
                 return
-        if left == 0:
+        if left == 0 or (listing.noted.at != NULL and listing.noted.end - listing.noted.at < <Py_ssize_t>LARGEST_NOTE):
             listing.outcome = MORE
             return
         left -= 1
@@ -284,4 +332,79 @@ cdef void take_turn(job_t *job) noexcept nogil:
     listing.fd = fd
     listing.dirents_at = listing.dirents_end = 0
     listing.seek, listing.position = True, to_offset(listing.cookie)
+    listing.noted.at = NULL
     list_names(listing)
+
+
+# -- what is remembered -------------------------------------------------------------------------------------------
+cdef void recall(listing_t *listing, entry_t *entry) noexcept nogil:
+    """What the kernel has said of a file."""
+    cdef recent_t *recent = listing.recalled
+    memcpy(&listing.status, recent.status, sizeof(recent.status))
+    entry.error = 0
+    entry.status = &listing.status
+    entry.handle_size, entry.key_size = recent.handle_size, recent.key_size
+    memcpy(entry.handle, handle_of(recent), recent.handle_size)
+    memcpy(entry.key, key_of(recent), recent.key_size)
+    place(listing, entry)
+
+
+cdef outcome_t recalled_entry(listing_t *listing) noexcept nogil:
+    """The next of those entries."""
+    cdef recent_t *recent = listing.recalled
+    cdef entry_t *entry = &listing.entry
+    cdef outcome_t outcome
+    entry.name, entry.name_size = name_of(recent), recent.name_size
+    entry.fileid, entry.cookie = recent.fileid, recent.cookie
+    listing.across = False
+    if listing.skip_dots and is_dots(entry.name, entry.name_size):
+        outcome = SKIPPED
+    elif recent.looked and listing.want_status:
+        recall(listing, entry)
+        outcome = listing.encode(listing, entry)
+    elif listing.want_status and not listing.may_look:
+        listing.stuck = True
+        return MORE
+    else:
+        look(listing, entry)
+        outcome = NEEDS if listing.across else listing.encode(listing, entry)
+    if outcome == TAKEN or outcome == SKIPPED:
+        if outcome == TAKEN:
+            listing.taken += 1
+        done_with_entry(listing)
+    return outcome
+
+
+cdef void recall_entries(listing_t *listing) noexcept nogil:
+    """List what is remembered, until the turn has to end."""
+    cdef unsigned int left = listing.budget
+    cdef outcome_t outcome
+    cdef bint last
+    listing.stuck = False
+    listing.outcome = MORE
+    while left and listing.recalled != NULL:
+        left -= 1
+        last = listing.recalled.ends
+        outcome = recalled_entry(listing)
+        if listing.stuck:
+            return
+        if outcome != TAKEN and outcome != SKIPPED:
+            listing.outcome = outcome
+            return
+        if last:
+            listing.outcome = END
+            return
+
+
+cdef void recall_turn(job_t *job) noexcept nogil:
+    cdef listing_t *listing = <listing_t *>job.data
+    cdef listing_t before = listing[0]
+    cdef int may = access_to(listing.directory_fd, True)
+    if may >= 0 and may & ACCESS3_READ and may & ACCESS3_LOOKUP:
+        recall_entries(listing)
+        if not has_changed(listing):
+            return
+        listing[0] = before
+        listing.still = False
+    listing.refused = True
+    listing.outcome = MORE

@@ -14,12 +14,12 @@ from collections.abc import Iterable
 from nfsd.exported import Export, Exports
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.known_files import KnownFiles
+from nfsd.vfs.listings import Listings
 from nfsd.vfs.mount_table import MountTable
 from nfsd.vfs.mounts import Mount
 from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.resources import threads_for
 from nfsd.vfs.roots import Roots
-from nfsd.vfs.streams import Streams
 
 Mounts = list[tuple[weakref.ref[Mount], int]]
 """Mounts with the lanes that their descriptors are closed in."""
@@ -36,7 +36,7 @@ class Exporting:
         mount_table: MountTable,
         roots: Roots,
         open_files: OpenFiles,
-        streams: Streams,
+        listings: Listings,
     ) -> None:
         self._exports = exports
         self._chains = chains
@@ -44,7 +44,7 @@ class Exporting:
         self._mount_table = mount_table
         self._roots = roots
         self._open_files = open_files
-        self._streams = streams
+        self._listings = listings
 
     async def take_exports(self, exports: Iterable[Export]) -> set[int]:
         """Serve these exports from now on, and no others; those whose directory cannot be opened are ``absent``.
@@ -69,7 +69,7 @@ class Exporting:
         self._known.serve(export_of)
         self._mount_table.serve(export_of)
         self._open_files.forget_gone(served)
-        self._streams.clear()
+        self._listings.forget()
         return gone
 
     def mounts_of(self, export: Export) -> Mounts:

@@ -6,6 +6,7 @@ from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from nfsd.vfs.attributes cimport COUNTED, statx_t, statx_timestamp
 from nfsd.vfs.handles cimport HANDLE, KERNEL, mac_key_t
 from nfsd.vfs.nodes cimport NodeTable
+from nfsd.vfs.recent_listing cimport RecentListing, noted_t, recent_t
 
 cdef enum:
     TURN = 256                  # entries of one turn at most
@@ -87,6 +88,12 @@ ctypedef struct listing_t:
     uint8_t *dirents
     size_t dirents_at
     size_t dirents_end
+    # What is remembered of it, and what is to be.
+    recent_t *recalled          # the next entry, of those remembered; NULL: the directory is to be read
+    bint may_look               # a turn may look at files that are not remembered
+    bint stuck                  # the last turn has ended because it may not
+    bint refused                # nothing remembered is to be used: for this caller, or any more
+    noted_t noted
     # How far it is.
     unsigned int budget
     unsigned int taken
@@ -111,7 +118,16 @@ cdef class Listing:
     cdef object codec
     cdef object mount
     cdef bytes prefix
+    cdef NodeTable nodes
+    cdef RecentListing recent       # None: nothing is remembered, nor to be
+    cdef readonly bint strayed      # the last turn has read none of the directory: its stream is elsewhere
+    cdef unsigned int taken_before  # entries, before the turn
+    cdef uint64_t noted_behind      # the cookie behind which the turn notes
+    cdef uint64_t nodes_before      # how many nodes had been added before the turn
+    cdef unsigned long heard_before # how many changes had been heard of
 
+    cdef recent_t *next_recent(self) noexcept
+    cdef int remember(self) except -1
     cdef int want_changes(self) except -1
     cdef object entry_of(self, entry_t *entry, NodeTable nodes)
     cdef int drain(self, NodeTable nodes) except -1

@@ -3,6 +3,7 @@
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.handles import HandleCodec
 from nfsd.vfs.nodes import NodeTable
+from nfsd.vfs.recent_listing import RecentListing
 from nfsd.vfs.records import Node
 from nfsd.vfs.types import Credential, DirectoryEntry
 
@@ -27,6 +28,12 @@ class Listing:
     def go_on(self, fd: int, cookie: int, position: int | None, ahead: bytes = b"") -> None:
         """Entries behind ``cookie``, from an open directory (-1: it is opened in the first turn, as the caller);
         ``position``: where it must be put before; ``ahead``: what has been read of it already."""
+    def recall(self, recent: RecentListing, nodes: NodeTable) -> None:
+        """List what is remembered of the directory, as far as that goes. What is not remembered is added to it."""
+    recalls: bool
+    """Whether the next turn lists what is remembered, if it does not have to look at files."""
+    strayed: bool
+    """Whether the last turn was of that kind. The open directory is not where the listing goes on then."""
     def ahead(self) -> bytes | None:
         """What has been read of the directory that is not listed; None: more than is worth keeping."""
     def offer(
@@ -37,8 +44,9 @@ class Listing:
         at most the listing is settled."""
     def fill(self, kind: int, key: bytes, status: bytearray) -> None:
         """Attributes and handle of the entry that is offered."""
-    def turn(self, credential: Credential, budget: int) -> Chain:
-        """What makes the next turn, of ``budget`` entries or fewer, when it is run."""
+    def turn(self, credential: Credential, budget: int, *, may_look: bool = True) -> Chain:
+        """What makes the next turn, of ``budget`` entries or fewer, when it is run. ``may_look``: it may look at files
+        that it does not remember, which can take a disk; else it ends before them."""
     def settle(self, nodes: NodeTable) -> int:
         """Finish a turn on the loop. Returns how it has ended."""
     def found(self) -> list[tuple[bytes, bytes]]:

@@ -15,6 +15,7 @@ are marked, and filled in after the turn.
 """
 
 import os
+from contextlib import suppress
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
@@ -28,10 +29,11 @@ from libc.string cimport memcpy, memset
 
 from nfsd.vfs.attributes cimport attributes_in, statx_timestamp, status_in
 from nfsd.vfs.change cimport OFFSET, SETTLE, ChangeRecord
-from nfsd.vfs.dirents cimport COOKIE_SHIFT, DIRENT, DIRENTS, done_with_entry, take_turn, to_cookie
+from nfsd.vfs.dirents cimport COOKIE_SHIFT, DIRENT, DIRENTS, done_with_entry, recall_turn, take_turn, to_cookie, to_offset
 from nfsd.vfs.kernel cimport CLOCK_REALTIME, clock_gettime, timespec
 from nfsd.vfs.executor cimport Chain
 from nfsd.vfs.handles cimport FS_ID, HandleCodec, sign_handle
+from nfsd.vfs.recent_listing cimport RecentListing, noted_t, recent_t
 from nfsd.vfs.records cimport Inode, Node
 from rpcrdma.octets cimport store64
 
@@ -41,6 +43,7 @@ cdef enum:
     AHEAD = 4096                # octets of what has been read in vain that are kept
     FIRST = 16384               # octets of listing, as of one short turn, before memory of the caller's is asked for
     KEPT = 65536                # octets of entries on their way to Python
+    NOTED = 81920               # octets of those of a turn that are to be remembered
 
 cdef uint64_t LAST_OFFSET = 0x7FFFFFFFFFFFFFFF
 
@@ -85,6 +88,7 @@ cdef class Listing:
             free(self.state.start)
         free(self.state.marks)
         free(self.state.found)
+        free(self.state.noted.start)
 
     cdef int want_changes(self) except -1:
         """Change attributes will be marked."""
@@ -143,7 +147,6 @@ cdef class Listing:
         cdef listing_t *listing = &self.state
         cdef entry_t *entry = &listing.entry
         memset(entry, 0, sizeof(entry_t))
-        memset(listing.dirents, 0, DIRENT)  # nothing is read there
         listing.dirents_at = listing.dirents_end = 0
         entry.name, entry.name_size = <const uint8_t *>name, <uint32_t>len(name)
         entry.fileid, entry.cookie, entry.error = fileid, cookie, error
@@ -181,17 +184,69 @@ cdef class Listing:
             entry.key[0] = <uint8_t>kind
             memcpy(entry.key + 1, <const uint8_t *>key, len(key))
 
-    def turn(self, credential, unsigned int budget):
+    def recall(self, RecentListing recent not None, NodeTable nodes not None):
+        self.recent, self.nodes = recent, nodes
+
+    @property
+    def recalls(self):
+        return not self.state.stuck and self.next_recent() != NULL
+
+    cdef recent_t *next_recent(self) noexcept:
+        """The entry that comes next, if it is remembered."""
+        if self.recent is None or self.state.refused:
+            return NULL
+        return self.recent.behind(self.state.cookie)
+
+    def turn(self, credential, unsigned int budget, *, bint may_look=True):
         cdef Chain chain = Chain(credential)
-        self.state.budget = min(budget, <unsigned int>TURN)
-        chain.job.run = take_turn
-        chain.job.data = &self.state
+        cdef listing_t *listing = &self.state
+        listing.budget = min(budget, <unsigned int>TURN)
+        listing.may_look = may_look
+        listing.recalled = self.next_recent()
+        self.taken_before = listing.taken
+        listing.noted.at = NULL
+        if listing.recalled != NULL:
+            self.strayed = True
+        else:
+            listing.stuck = False
+            if self.strayed:
+                self.strayed = False
+                listing.dirents_at = listing.dirents_end = 0
+                listing.seek, listing.position = True, to_offset(listing.cookie)
+            if self.recent is not None and listing.still and not listing.refused and self.recent.grows():
+                self.remember()
+        chain.job.run = take_turn if listing.recalled == NULL else recall_turn
+        chain.job.data = listing
         chain.keep.append(self)
         return chain
 
+    cdef int remember(self) except -1:
+        """The turn is to note what it finds."""
+        cdef noted_t *noted = &self.state.noted
+        if noted.start == NULL:
+            noted.start = <uint8_t *>malloc(NOTED)
+            if noted.start == NULL:
+                raise MemoryError
+            noted.end = noted.start + NOTED
+        noted.at = noted.start
+        self.noted_behind = self.state.cookie
+        self.nodes_before, self.heard_before = self.nodes.added, self.recent.heard
+        return 0
+
     def settle(self, NodeTable nodes not None):
+        cdef listing_t *listing = &self.state
+        cdef bint noted = listing.noted.at != NULL and listing.outcome != ERROR
         self.drain(nodes)
-        return self.state.outcome
+        if self.strayed:
+            self.recent.recalled += listing.taken - self.taken_before
+        # News that came meanwhile may be of a file that the turn had looked at before.
+        if noted and self.recent.grows() and self.recent.heard == self.heard_before:
+            with suppress(MemoryError):  # what has been added by then is good
+                self.recent.add(
+                    &listing.noted, self.noted_behind, listing.outcome == END, self.prefix, nodes, self.nodes_before
+                )
+        return listing.outcome
+
 
     cdef int drain(self, NodeTable nodes) except -1:
         """Fill in the change attributes: as every look at a file does it, but of what is only listed nothing need be

@@ -5,6 +5,7 @@ Owns the open directory streams, and the turns of hosts.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import time
@@ -17,6 +18,7 @@ from nfsd.vfs.known_files import KnownFiles
 from nfsd.vfs.listing import OUTCOMES, Entries, Listing, offset_of
 from nfsd.vfs.looking import Looking
 from nfsd.vfs.lookups import Lookups
+from nfsd.vfs.recent_listings import RecentListings
 from nfsd.vfs.records import Node
 from nfsd.vfs.roots import Roots
 from nfsd.vfs.store_mounts import store_of
@@ -46,14 +48,23 @@ def _never() -> bool:
 class Listings:
     """Listing."""
 
-    def __init__(self, chains: Chains, looking: Looking, known: KnownFiles, roots: Roots, lookups: Lookups) -> None:
+    def __init__(
+        self, chains: Chains, looking: Looking, known: KnownFiles, roots: Roots, lookups: Lookups,
+        recent: RecentListings,
+    ) -> None:  # fmt: skip
         self._chains = chains
         self._looking = looking
         self._known = known
         self._roots = roots
         self._lookups = lookups
         self.streams = Streams(chains.close_later)
+        self.recent = recent
         self.turns = HostTurns(self._weight)
+
+    def forget(self) -> None:
+        """Exports have changed: close all streams, and remember nothing."""
+        self.streams.clear()
+        self.recent.clear()
 
     def _weight(self, lane: int, host: str) -> int:
         return self._chains.executor.weight_of(lane, host)
@@ -86,24 +97,25 @@ class Listings:
         rooted = self._roots.is_root(directory)
         listing.begin(directory, status, self._known.codec, self._chains.proc_fd, rooted=rooted)
         ctime, shows_changes = raw_ctime(status), self._shows_changes(directory, status)
-        stream = self.streams.take(credential, directory, cookie, ctime)
-        epoch = directory.inode.epoch
-        if stream is None:
-            listing.go_on(-1, cookie, position if cookie else None)
-        else:
+        listing.go_on(-1, cookie, position if cookie else None)
+        if shows_changes and (recent := self.recent.of(directory, cookie, ctime)) is not None:
+            listing.recall(recent, self._known.nodes)
+        epoch, lane = directory.inode.epoch, directory.mount.lane
+        if not listing.recalls and (stream := self.streams.take(credential, directory, cookie, ctime)) is not None:
             listing.go_on(stream.fd, cookie, position if stream.ahead is None else None, stream.ahead or b"")
-        lane = directory.mount.lane
         try:
             end = await self._list(credential, directory, listing, complete, grow, gone)
         except BaseException:
             if listing.fd >= 0:
                 self._chains.close_later(listing.fd, lane)
             raise
+        if listing.fd < 0:
+            return end
         if end or not listing.taken:
             self._chains.close_later(listing.fd, lane)
         else:
             key = (directory.key, credential)
-            ahead = listing.ahead() if shows_changes else None
+            ahead = listing.ahead() if shows_changes and not listing.strayed else None
             self.streams.keep(Stream(key, listing.fd, epoch, lane, listing.cookie, ctime=ctime, ahead=ahead))
         return end
 
@@ -124,9 +136,15 @@ class Listings:
     ) -> bool:
         mount = directory.mount
         at_once = _AT_ONCE if mount.inline else max(1, mount.export.workers // 2)
-        short, begun = mount.inline, False
+        short, begun, recalled = mount.inline, False, False
         while True:
-            if short:
+            if listing.recalls:
+                if recalled:
+                    await asyncio.sleep(0)  # a long listing lets others take their turns
+                chain = listing.turn(credential, _TURN, may_look=mount.inline)
+                self._chains.executor.run_inline(chain)
+                recalled = True
+            elif short:
                 # Most directories are small: those in memory are done before a worker would have begun.
                 chain = listing.turn(credential, _SHORT_TURN)
                 self._chains.executor.run_inline(chain)

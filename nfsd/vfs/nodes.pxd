@@ -1,6 +1,11 @@
 """C declarations of the tables of nodes and inodes."""
 
+from libc.stdint cimport uint64_t
+
 from nfsd.vfs.records cimport Inode, Node
+
+cdef enum:
+    ADDED_KEPT = 4096           # of the nodes last added, whose keys are told
 
 
 cdef class NodeTable:
@@ -13,6 +18,8 @@ cdef class NodeTable:
     cdef Py_ssize_t inode_limit
     cdef dict nodes                 # handle -> the Node's address
     cdef dict inodes                # key -> the Inode's address
+    cdef uint64_t added             # nodes so far
+    cdef Py_hash_t[ADDED_KEPT] added_keys   # of their inodes' keys, by number
 
     cpdef Node find(self, handle)
     cpdef int add(self, Node node) except -1

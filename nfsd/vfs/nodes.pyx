@@ -63,6 +63,8 @@ cdef class NodeTable:
         node.table = self.nodes
         self.nodes[node.handle] = PyLong_FromVoidPtr(<void *>node)
         self.recent[node.handle] = node
+        self.added_keys[self.added % ADDED_KEPT] = hash(node.key)
+        self.added += 1
         most = self.limit
         if self.places is not None:
             most = min(most, self.files - self.places.in_use)

@@ -26,6 +26,7 @@ cdef class Inode:
     cdef readonly ChangeRecord change
     cdef readonly unsigned long long epoch
     cdef public long long ctime
+    cdef int nodes                  # how many there are of it
     cdef readonly dict opens
     cdef readonly list unstable
     cdef public long used_count

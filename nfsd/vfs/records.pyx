@@ -202,6 +202,7 @@ cdef class Node:
         self.mount = mount
         self.export = mount.export
         self.inode = inode
+        inode.nodes += 1
         self.key = inode.key
         self.type = type_
         self.used = 0
@@ -226,6 +227,8 @@ cdef class Node:
 
     def __del__(self):
         leave(self.table, self.handle, <void *>self)
+        if self.inode is not None:
+            self.inode.nodes -= 1
         self.shut()
 
 

@@ -38,6 +38,7 @@ from nfsd.vfs.nodes import NodeTable
 from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.opens import Opening
 from nfsd.vfs.quotas import Quotas
+from nfsd.vfs.recent_listings import RecentListings
 from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.resources import FileLimits, raise_descriptor_limit, threads_for
 from nfsd.vfs.roots import Roots
@@ -61,17 +62,19 @@ class FileService:
     """Operations on the files of all exports."""
 
     def __init__(
-        self, exports: Exports, state_dir: str, limits: FileLimits | None = None, *, rings: bool = True
-    ) -> None:
-        """``rings``: READs of disks may be made many at a time (:mod:`nfsd.vfs.uring`)."""
+        self, exports: Exports, state_dir: str, limits: FileLimits | None = None, *, rings: bool = True,
+        recent: bool = True,
+    ) -> None:  # fmt: skip
+        """``rings``: READs of disks may be made many at a time (:mod:`nfsd.vfs.uring`). ``recent``: what was just
+        listed may be remembered (:mod:`nfsd.vfs.recent_listings`); no other server has the files then."""
         self.exports = exports
         self._umask = 0
         self._sweeper: Ticker | None = None
-        self._put_together(state_dir, limits or FileLimits.of(raise_descriptor_limit()), rings)
+        self._put_together(state_dir, limits or FileLimits.of(raise_descriptor_limit()), rings, recent)
         self._offer_files()
         self._offer_names()
 
-    def _put_together(self, state_dir: str, limits: FileLimits, rings: bool) -> None:
+    def _put_together(self, state_dir: str, limits: FileLimits, rings: bool, recent: bool) -> None:
         """Make the parts: tables and workers first, then what finds, opens and synchronises files, then operations."""
         self.nodes = NodeTable(limits.nodes, limits.inodes)
         self.nodes.files = limits.files
@@ -104,10 +107,13 @@ class FileService:
         self._file_systems = FileSystems(backend.file_systems, self._looking)
         self.locks = FileLocks(backend.locks, self.opening, self.shares)
         self.lookups = Lookups(self.chains, self._looking, self.known, self._mount_table, self.roots, self._stored)
-        self.listings = Listings(self.chains, self._looking, self.known, self.roots, self.lookups)
+        self.listings = Listings(
+            self.chains, self._looking, self.known, self.roots, self.lookups,
+            RecentListings(self.chains, self.nodes, wanted=recent),
+        )  # fmt: skip
         self._directory_changes = DirectoryChanges(self.chains, self._looking)
         self._exporting = Exporting(
-            self.exports, self.chains, self.known, self._mount_table, self.roots, self.open_files, self.listings.streams
+            self.exports, self.chains, self.known, self._mount_table, self.roots, self.open_files, self.listings
         )
 
     async def _settle(self, opened: OpenFile) -> None:
@@ -206,7 +212,7 @@ class FileService:
 
     async def close(self) -> None:
         """Finish running jobs, close every descriptor, even if somebody still holds it."""
-        self.listings.streams.clear()
+        self.listings.forget()
         self.leasing.close()
         self.shares.close()
         self.open_files.close()

@@ -41,6 +41,9 @@ _X86_64: Final = {
     "signalfd4": 289,
     "fanotify_init": 300,
     "fanotify_mark": 301,
+    "inotify_add_watch": 254,
+    "inotify_init1": 294,
+    "inotify_rm_watch": 255,
     "faccessat2": 439,
     "fallocate": 285,
     "copy_file_range": 326,
@@ -81,6 +84,9 @@ _GENERIC: Final = {
     "signalfd4": 74,
     "fanotify_init": 262,
     "fanotify_mark": 263,
+    "inotify_add_watch": 27,
+    "inotify_init1": 26,
+    "inotify_rm_watch": 28,
     "faccessat2": 439,
     "fallocate": 47,
     "copy_file_range": 285,
@@ -123,6 +129,9 @@ SYS_OPENAT2: Final = _NUMBERS["openat2"]
 SYS_SIGNALFD4: Final = _NUMBERS["signalfd4"]
 SYS_FANOTIFY_INIT: Final = _NUMBERS["fanotify_init"]
 SYS_FANOTIFY_MARK: Final = _NUMBERS["fanotify_mark"]
+SYS_INOTIFY_ADD_WATCH: Final = _NUMBERS["inotify_add_watch"]
+SYS_INOTIFY_INIT1: Final = _NUMBERS["inotify_init1"]
+SYS_INOTIFY_RM_WATCH: Final = _NUMBERS["inotify_rm_watch"]
 SYS_FACCESSAT2: Final = _NUMBERS["faccessat2"]
 SYS_FALLOCATE: Final = _NUMBERS["fallocate"]
 SYS_COPY_FILE_RANGE: Final = _NUMBERS["copy_file_range"]

@@ -36,7 +36,7 @@ from rpcrdma.rpc.program import RpcCredential
 from rpcrdma.xdr import codec
 from tests.unit.fakes.nfs3 import ROOT as ROOT_CALLER
 from tests.unit.fakes.nfs3 import Rig
-from tests.unit.listing_support import ENTRIES, RealRig, listed_by_kernel, make_directory, make_entry, real_rig
+from tests.unit.listing_support import ENTRIES, KINDS, RealRig, listed_by_kernel, make_directory, make_entry, real_rig
 from tests.unit.vfs_support import ROOT
 
 STATUS_SIZE = 4
@@ -318,6 +318,36 @@ def test_listings_are_those_of_the_kernel_to_the_octet(
             gone = os.path.join(os.fsencode(path), data.draw(st.sampled_from(names)))
             os.rmdir(gone) if os.path.isdir(gone) and not os.path.islink(gone) else os.unlink(gone)
     pytest.fail("the listing has no end")
+
+
+@pytest.mark.parametrize("size", [1 << 20, 1100, 300])
+@pytest.mark.parametrize("procedure", ["READDIR", "READDIRPLUS"])
+def test_a_listing_from_memory_is_the_same_to_the_octet(rig: RealRig, procedure: str, size: int) -> None:
+    path = make_directory(rig.path, {b"%s %d" % (kind.encode(), n): kind for kind in KINDS for n in range(9)})
+    handle = nfs_fh3(rig.run(rig.service.lookup(ROOT, rig.root_node, os.path.basename(path).encode()))[0].handle)
+    recent = rig.service.listings.recent
+
+    def whole(procedure: str, size: int) -> list[bytes]:
+        pages: list[bytes] = []
+        cookie, end = 0, False
+        while not end:
+            plus = procedure == "READDIRPLUS"
+            arguments = (READDIRPLUS3args(handle, cookie, ZERO, size, size) if plus
+                         else READDIR3args(handle, cookie, ZERO, size))  # fmt: skip
+            answer = rig.call(procedure, arguments)
+            pages.append(answer.wire)
+            end, cookie = answer.value.resok.reply.eof, answer.value.resok.reply.entries[-1].cookie
+        return pages
+
+    time.sleep(0.1)  # from then on the directory's ctime tells of every change
+    before = recent.recalled
+    first = whole(procedure, size)
+    assert recent.recalled == before
+    deadline = time.monotonic() + 60
+    while recent.recalled == before and time.monotonic() < deadline:
+        whole("READDIRPLUS", 700)
+        assert whole(procedure, size) == first
+    assert recent.recalled > before
 
 
 @pytest.mark.parametrize("kind", ["file", "directory", "symbolic link", "fifo", "socket", "device"])

@@ -232,6 +232,31 @@ def test_listings_are_the_same_on_both_ways(tmp_path, kind, minor):
     on(kind, tmp_path, minor, scenario)
 
 
+def test_a_listing_from_memory_is_what_the_kernel_says(tmp_path, kind, minor):
+    """Handles and change attributes too, by which a client tells whether what it has cached is good."""
+
+    async def scenario(both):
+        populate(both.path / "d", 200)
+        handle = await handle_of(both, b"d")
+        recent = both.server.service.listings.recent
+        await asyncio.sleep(0.1)  # from then on the directory's ctime tells of every change
+        _, first = await sent(both, putfh(handle), readdir(maxcount=1 << 20))
+        while recent.recalled < 400:
+            _, again = await sent(both, putfh(handle), readdir(maxcount=1 << 20))
+            assert again == first
+        rng = random.Random(minor)
+        for entry in rng.sample(first.resok4.reply.entries, 20):
+            path = both.path / "d" / bytes(entry.name).decode()
+            path.write_bytes(rng.randbytes(1 + rng.randrange(9000)))
+            _, again = await sent(both, putfh(handle), readdir(maxcount=1 << 20, asked=LINUX))
+            (told,) = [each.attrs for each in again.resok4.reply.entries if each.name == entry.name]
+            _, answer = await sent(both, putfh(handle), lookup(bytes(entry.name)), getattr_(p.GETATTR4args(LINUX)))
+            assert answer.resok4.obj_attributes == told
+            assert told != entry.attrs
+
+    on(kind, tmp_path, minor, scenario)
+
+
 @pytest.mark.parametrize("minor", SESSIONS)
 def test_listings_are_the_same_over_rdma(tmp_path, minor):
     """Inline and in the Reply chunk. A Write chunk is for data, and stays empty (RFC 8267 section 6.4.1)."""
