@@ -229,18 +229,31 @@ cdef outcome_t next_entry(listing_t *listing) noexcept nogil:
     """One entry of those that have been read."""
     cdef dirent_t *dirent = <dirent_t *>(listing.dirents + listing.dirents_at)
     cdef entry_t *entry = &listing.entry
-    cdef outcome_t outcome
     entry.name = <const uint8_t *>dirent + NAME_AT
     entry.name_size = 0
     while entry.name[entry.name_size]:
         entry.name_size += 1
     entry.fileid = dirent.ino
     entry.cookie = to_cookie(dirent.offset)
+    return list_entry(listing, entry)
+
+
+cdef outcome_t list_entry(listing_t *listing, entry_t *entry) noexcept nogil:
+    """Put it into the listing, with what is remembered of its file, or what the kernel says."""
+    cdef recent_t *recent = listing.recalled
+    cdef bint looked = recent != NULL and recent.looked and listing.want_status
+    cdef outcome_t outcome
     listing.across = False
     if listing.skip_dots and is_dots(entry.name, entry.name_size):
         outcome = SKIPPED
+    elif recent != NULL and listing.want_status and not looked and not listing.may_look:
+        listing.stuck = True
+        return MORE
     else:
-        look(listing, entry)
+        if looked:
+            recall(listing, entry)
+        else:
+            look(listing, entry)
         outcome = NEEDS if listing.across else listing.encode(listing, entry)
     if outcome == TAKEN or outcome == SKIPPED:
         if outcome == TAKEN:
@@ -353,26 +366,9 @@ cdef outcome_t recalled_entry(listing_t *listing) noexcept nogil:
     """The next of those entries."""
     cdef recent_t *recent = listing.recalled
     cdef entry_t *entry = &listing.entry
-    cdef outcome_t outcome
     entry.name, entry.name_size = name_of(recent), recent.name_size
     entry.fileid, entry.cookie = recent.fileid, recent.cookie
-    listing.across = False
-    if listing.skip_dots and is_dots(entry.name, entry.name_size):
-        outcome = SKIPPED
-    elif recent.looked and listing.want_status:
-        recall(listing, entry)
-        outcome = listing.encode(listing, entry)
-    elif listing.want_status and not listing.may_look:
-        listing.stuck = True
-        return MORE
-    else:
-        look(listing, entry)
-        outcome = NEEDS if listing.across else listing.encode(listing, entry)
-    if outcome == TAKEN or outcome == SKIPPED:
-        if outcome == TAKEN:
-            listing.taken += 1
-        done_with_entry(listing)
-    return outcome
+    return list_entry(listing, entry)
 
 
 cdef void recall_entries(listing_t *listing) noexcept nogil:
