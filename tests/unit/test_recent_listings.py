@@ -4,14 +4,18 @@ import asyncio
 import contextlib
 import os
 import random
+from pathlib import Path
 
 import pytest
 
 from nfsd.exports import Export, ExportTable
+from nfsd.protocol.nfs3 import READDIRPLUS3args, nfsstat3
 from nfsd.vfs import child_events, recent_listings
 from nfsd.vfs.service import FileService
 from nfsd.vfs.types import SetAttributes
+from tests.nfs3_client import auth_sys
 from tests.support.delegations import until
+from tests.support.nfs3_server import running
 from tests.unit.listing_support import KINDS, make_entry
 from tests.unit.recent_support import (
     CHANGES,
@@ -21,7 +25,7 @@ from tests.unit.recent_support import (
     remembered,
     written,
 )
-from tests.unit.test_vfs_mounts import command, unmounted
+from tests.unit.test_vfs_mounts import btrfs
 from tests.unit.vfs_support import ALICE, ROOT, put, run
 
 
@@ -116,14 +120,8 @@ def test_what_happens_in_a_directory_below_is_seen(files, tmp_path, long_memory)
 
 def test_directories_that_count_one_link_are_looked_at_all_the_same(tmp_path, long_memory):
     """Those of btrfs have no links for ``..``."""
-    image, mount = str(tmp_path / "image"), tmp_path / "mount"
-    mount.mkdir()
-    with open(image, "wb") as file:
-        file.truncate(128 << 20)
-    if not command("mkfs.btrfs", "-q", image) or not command("mount", "-o", "loop", image, str(mount)):
-        pytest.skip("no btrfs here")
-    (mount / "below").mkdir()
-    try:
+    with btrfs(tmp_path) as mount:
+        (mount / "below").mkdir()
 
         async def scenario(service, root):
             for _ in range(3):
@@ -134,8 +132,6 @@ def test_directories_that_count_one_link_are_looked_at_all_the_same(tmp_path, lo
                 agree(await listing(service, root), mount)
 
         run(mount, tmp_path, scenario)
-    finally:
-        assert asyncio.run(unmounted(str(mount)))
 
 
 def test_a_second_name_is_watched_by_nobody_so_the_file_is_looked_at(files, tmp_path, long_memory):
@@ -308,3 +304,44 @@ def test_whatever_is_done_in_whatever_order(seed, files, tmp_path, long_memory):
             agree(await listing(service, root, limit=chance.choice([2, 9, 4096])), files)
 
     run(files, tmp_path, scenario)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to act as others")
+def test_a_peer_gets_nothing_from_it_and_spoils_nothing(files, tmp_path, long_memory):
+    """By wire: a stranger, cookies that were never given out, and both sizes as small and as large as they can be."""
+    chance = random.Random(1)
+
+    async def main():
+        async with running(Path(files), tmp_path) as server:
+            os.chmod(files, 0o700)
+            recent = server.service.listings.recent
+            client, root = server.client, server.root
+
+            async def page(cookie, dircount=1 << 20, maxcount=1 << 20):
+                return await client.nfs("READDIRPLUS", READDIRPLUS3args(root, cookie, bytes(8), dircount, maxcount))
+
+            async def whole():
+                return [entry.name for entry in (await page(0)).resok.reply.entries]
+
+            names = await whole()
+            deadline = asyncio.get_running_loop().time() + 60
+            while not recent.recalled:
+                assert await whole() == names
+                assert asyncio.get_running_loop().time() < deadline
+                await asyncio.sleep(0.01)
+            own = client.credential
+            client.credential = auth_sys(54321, 54322, (54323,))
+            for _ in range(3):
+                assert (await page(0)).status == nfsstat3.NFS3ERR_ACCES
+            client.credential = own
+            before = recent.recalled
+            assert await whole() == names
+            assert recent.recalled > before
+            sizes = (0, 1, 200, 4096, 2**32 - 1)
+            for _ in range(500):
+                cookie = chance.choice([chance.randrange(2**64), chance.randrange(2**63), chance.randrange(5000)])
+                await page(cookie, chance.choice(sizes), chance.choice(sizes))
+            assert await whole() == names
+            assert sum(one.listing.octets for one in recent._kept.values()) < 1 << 20
+
+    asyncio.run(main())

@@ -33,6 +33,21 @@ def command(*arguments):
     return subprocess.run(arguments, check=False, capture_output=True).returncode == 0
 
 
+@contextlib.contextmanager
+def btrfs(tmp_path):
+    """A file system of that kind, mounted; where there is none, the test is skipped."""
+    image, mount = str(tmp_path / "image"), tmp_path / "mount"
+    mount.mkdir()
+    with open(image, "wb") as file:
+        file.truncate(128 << 20)
+    if not command("mkfs.btrfs", "-q", image) or not command("mount", "-o", "loop", image, str(mount)):
+        pytest.skip("no btrfs here")
+    try:
+        yield mount
+    finally:
+        assert asyncio.run(unmounted(mount))
+
+
 async def unmounted(path):
     """Unmount; descriptors of it may still be on their way to being closed."""
     for _ in range(100):
