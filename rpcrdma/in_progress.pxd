@@ -19,7 +19,7 @@ cdef class HostCalls:
     cdef readonly long calls
     cdef public Pace pace               # None: nobody slows the host down
 
-    cpdef bint may_begin(self, long more=*) noexcept
+    cdef bint has_room(self, long more) noexcept
 
 
 cdef class CountingSeat:
@@ -28,8 +28,8 @@ cdef class CountingSeat:
     cdef HostCalls counts
     cdef public bint queued             # a call of its waits for its host's others
 
-    cpdef bint begin_call(self) except -1
-    cpdef int end_call(self) except -1
+    cdef bint begin(self) except -1
+    cdef int end(self) except -1
 
 
 cdef class CountingConnection:
@@ -43,4 +43,4 @@ cdef class CountingConnection:
     cdef public bint flush_due
 
     cpdef bint begin_held(self) except -1
-    cpdef int end_held(self) except -1
+    cdef int end_held(self) except -1

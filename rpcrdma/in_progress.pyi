@@ -64,8 +64,6 @@ class CountingConnection:
         """Let it look then; called when that is not due yet."""
     def begin_held(self) -> bool:
         """Count a call in progress. False: there are too many."""
-    def end_held(self) -> None:
-        """It is over: there may be something to send."""
     def crashed(self) -> None:
         """A mistake of ours, of which the present exception tells, has cost a call its reply."""
     def take_back(self, record: memoryview, hold: Hold) -> None:

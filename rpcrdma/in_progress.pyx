@@ -17,7 +17,10 @@ cdef class HostCalls:
     def __init__(self, AllCalls together not None):
         self.together = together
 
-    cpdef bint may_begin(self, long more=0) noexcept:
+    def may_begin(self, long more=0):
+        return self.has_room(more)
+
+    cdef bint has_room(self, long more) noexcept:
         cdef long calls = self.calls + more
         cdef long most = self.together.most_of_host
         if calls == 0:
@@ -37,8 +40,14 @@ cdef class CountingSeat:
     def let_others(self):
         raise NotImplementedError
 
-    cpdef bint begin_call(self) except -1:
-        if not self.counts.may_begin(0):
+    def begin_call(self):
+        return self.begin()
+
+    def end_call(self):
+        self.end()
+
+    cdef bint begin(self) except -1:
+        if not self.counts.has_room(0):
             if not self.queued:
                 self.queued = True
                 self.counts.together.waiting.append(self)
@@ -48,7 +57,7 @@ cdef class CountingSeat:
         self.counts.together.calls += 1
         return True
 
-    cpdef int end_call(self) except -1:
+    cdef int end(self) except -1:
         self.counts.calls -= 1
         self.counts.together.calls -= 1
         if self.counts.together.waiting:
@@ -70,14 +79,14 @@ cdef class CountingConnection:
         raise NotImplementedError
 
     cpdef bint begin_held(self) except -1:
-        if self.calls >= self.most_calls or self.draining or not self.counted.begin_call():
+        if self.calls >= self.most_calls or self.draining or not self.counted.begin():
             return False
         self.calls += 1
         return True
 
-    cpdef int end_held(self) except -1:
+    cdef int end_held(self) except -1:
         self.calls -= 1
-        self.counted.end_call()
+        self.counted.end()
         if not self.closed and not self.flush_due:
             self.flush_soon()
         return 0

@@ -137,12 +137,15 @@ cdef class RecordAnswers:
             replies.forget_payload()
         replies.drop()
         held.hold = None
-        holder = hold if outcome == ANSWERED else self.native.passed_on(held, hold)
-        if outcome != ANSWERED and not self.closed:
+        if outcome == ANSWERED:
+            hold.release()
+            return True
+        holder = self.native.passed_on(held, hold)
+        if self.closed:
+            holder.release()
+        else:
             at = held.message - <const uint8_t *>hold.address
             self.owner.take_back(hold.view[at : at + held.size], holder)
-        else:
-            holder.release()
         return True
 
     # -- replies -------------------------------------------------------------------------------------------------
