@@ -18,6 +18,16 @@ class LeaseWaits:
         self._timeout = timeout
         self._waiters: dict[asyncio.Future[Lease], Callable[[], None]] = {}
         """What the account calls for each."""
+        self._ended = ""
+
+    async def lease(self, size: int) -> Lease:
+        """A buffer of ``size`` octets, at once or, as :meth:`wait`, later."""
+        try:
+            return self._account.lease(size)
+        except OutOfMemory:
+            if self._ended:
+                raise ConnectionResetError(self._ended) from None
+        return await self.wait(size)
 
     async def wait(self, size: int) -> Lease:
         """A buffer of ``size`` octets, when there is one. Raises OutOfMemory when a bound is smaller than ``size`` or
@@ -43,6 +53,7 @@ class LeaseWaits:
 
     def fail(self, why: str) -> None:
         """The connection has ended: whoever waits gets ConnectionResetError, each one of its own."""
+        self._ended = why
         for waiter in list(self._waiters):
             if not waiter.done():
                 waiter.set_exception(ConnectionResetError(why))

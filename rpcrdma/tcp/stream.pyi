@@ -77,7 +77,7 @@ class RecordStream:
     def queue(self, reply: RpcReply) -> None:
         """Add a reply to what is to be sent; it is released when it has left or the stream is closed."""
     def settle(self) -> bool:
-        """Behind a :meth:`receive` that has returned nothing: send, if there is nothing else to see to. Returns whether
+        """Send, if there is nothing else to see to; no record that has been received may wait. Returns whether
         everything has left, and all that is to be done is to receive again: soon if ``unfinished``, else when there is
         something to read. If not: :meth:`flush`. Raises OSError when the connection is broken."""
     def flush(self, everything: bool = False) -> bool:

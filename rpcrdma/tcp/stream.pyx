@@ -326,8 +326,12 @@ cdef class RecordStream(Reading):
         return 0
 
     def settle(self):
-        """Send, behind :meth:`receive`, if nothing else can have to be looked at."""
-        if self.eof or self.severed or self.slowed or self.starved or not self.send():
+        """Send, if nothing else can have to be looked at."""
+        if self.eof or self.severed or self.slowed or self.starved:
+            return False
+        if not self.begun:
+            self.begin_turn()
+        if not self.send():
             return False  # the turn is not over: :meth:`flush` goes on with what it may send
         self.begun = False
         self.make_sure()

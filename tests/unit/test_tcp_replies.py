@@ -9,6 +9,7 @@ from typing import Literal
 
 import pytest
 
+from rpcrdma.server.tcp_connection import TcpConnection
 from tests.unit.raw_tcp_support import reset
 from tests.unit.rpc_support import call
 from tests.unit.tcp_support import data_call, run, serving, sum_call, turns, until
@@ -62,6 +63,46 @@ def test_calls_that_waited_go_on_though_their_replies_left_before_anybody_waited
             calls = [data_call(20_000, xid) for xid in range(8)]  # each of which is all that may wait to be sent
             client.writer.write(b"".join(struct.pack(">I", len(each) | 0x80000000) + each for each in calls))
             assert [await client.xid() for _ in range(8)] == list(range(8))
+
+    run(test)
+
+
+def test_nobody_waits_for_a_socket_when_all_replies_have_left() -> None:
+    async def test() -> None:
+        async with serving(max_unsent=16 << 20) as server:
+            client = await server.connect(limit=1024)
+            client.reader._transport.pause_reading()  # type: ignore[attr-defined]
+            for xid in range(8):
+                client.send(data_call(1_000_000, xid=xid))
+                await until(lambda: server.listener.connections and server.connection().served == xid + 1)  # noqa: B023
+            connection = server.connection()
+            await until(lambda: connection._writing)
+            assert connection._reading
+            client.reader._transport.resume_reading()  # type: ignore[attr-defined]
+            assert [await client.xid() for _ in range(8)] == list(range(8))
+            await until(lambda: not connection._writing)
+
+    run(test)
+
+
+def test_tls_begins_behind_a_reply_that_had_to_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[TcpConnection] = []
+
+    def secure(connection: TcpConnection) -> None:
+        connection._securing.due = False
+        begun.append(connection)
+
+    monkeypatch.setattr(TcpConnection, "_secure", secure)
+
+    async def test() -> None:
+        async with serving() as server:
+            client = await server.connect()
+            await until(lambda: server.listener.connections)
+            connection = server.connection()
+            connection._securing.due = True
+            connection.flush_soon()
+            await until(lambda: begun == [connection])
+            client.writer.close()
 
     run(test)
 
