@@ -25,7 +25,8 @@ cdef class KeptReplies:
     cdef size_t table_octets(self) noexcept
     cdef slot_t *slot_of(self, bytes key) noexcept
     cdef kept_t *find(self, bytes key) noexcept
-    cdef kept_t *add(self, bytes key, bytes reply, tuple cuts) except NULL
+    cdef void expect(self, bytes key) noexcept
+    cdef kept_t *add(self, bytes key, bytes reply, tuple cuts) except? NULL
     cdef void drop(self, kept_t *kept) noexcept
     cdef void clear(self, size_t at) noexcept
 

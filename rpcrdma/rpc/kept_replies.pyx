@@ -74,13 +74,17 @@ cdef class KeptReplies:
         """The reply to a call with this key, or NULL."""
         return self.slot_of(key).kept
 
-    cdef kept_t *add(self, bytes key, bytes reply, tuple cuts) except NULL:
-        """Keep the reply to a call of which none is kept."""
+    cdef void expect(self, bytes key) noexcept:
+        """A reply to a call with this key is added soon: have its slot in the processor's cache by then."""
+        prefetch(&self.slots[<size_t>hash(key) & self.mask])
+
+    cdef kept_t *add(self, bytes key, bytes reply, tuple cuts) except? NULL:
+        """Keep the reply to a call. NULL: there is one of a call with this key."""
         cdef size_t key_size = PyBytes_GET_SIZE(key), reply_size = PyBytes_GET_SIZE(reply)
         cdef slot_t *slot = self.slot_of(key)
         cdef kept_t *kept = NULL
         if slot.kept != NULL:
-            raise KeyError("a reply to this call is kept")
+            return NULL
         kept = <kept_t *>malloc(sizeof(kept_t) + key_size + reply_size)
         if kept == NULL:
             raise MemoryError

@@ -29,6 +29,7 @@ Shares
 
 from collections import OrderedDict, deque
 
+from cython cimport freelist
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
@@ -154,6 +155,7 @@ def make_key(Peer peer not None, uint32_t xid, tuple procedure, data, size_t off
     return key_of(xid, procedure[0], procedure[1], procedure[2], caller, &digest, peer)
 
 
+@freelist(64)
 cdef class Entry:
     def recall(self):
         cdef uint32_t xid = load32(<const uint8_t *>PyBytes_AS_STRING(self.key))
@@ -322,15 +324,19 @@ cdef class ReplayCache:
             share = Share(host)
             self.shares[host] = share
             self.order.append(share)
-        if self.finished.find(key) != NULL:
-            # This one is among them: else the call would not have been executed.
-            self.drop_expired(share, now, self.finished.count)
+        self.finished.expect(key)
         # First the room for it: in a full cache, sizes would else go up and down with each entry, over a power of two
         # that is the bound, and shares from level to level.
         while self.size and self.size + own + (host_cost if share.oldest == NULL else 0) > self.room:
             # Most often the host itself is one of those that hold the most.
             self.drop_oldest(share if share.size and share.level == self.top else self.largest())
         kept = self.finished.add(key, reply, cuts)
+        if kept == NULL:
+            # That one has expired: else the call would not have been executed.
+            self.drop_expired(share, now, self.finished.count)
+            kept = self.finished.add(key, reply, cuts)
+            if kept == NULL:
+                raise KeyError("a reply to this call is kept")
         kept.expires = now + self.ttl
         if share.oldest == NULL:
             own += host_cost
