@@ -14,7 +14,7 @@ that it cannot become is declined.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.dict cimport PyDict_GetItem
+from cpython.dict cimport PyDict_GetItem, PyDict_Next
 from cpython.object cimport PyObject
 from libc.errno cimport EACCES, EINVAL, EPERM, EROFS, ETXTBSY, errno
 from libc.stdint cimport uint32_t
@@ -277,9 +277,18 @@ cdef class NativeFiles:
         cdef Inode inode = node.inode
         cdef OpenFile opened
         cdef int wider
+        cdef Py_ssize_t at = 0
+        cdef PyObject *first = NULL
         self.why = OPEN
         if node.type is not REG:
             return None
+        # Most files are open once. To make the keys below, and to look for them, takes longer than to see that.
+        if PyDict_Next(<dict>inode.opens, &at, NULL, &first):
+            opened = <OpenFile>first
+            wider = opened.readable | opened.writable << 1
+            if opened.credential is credential and wider & access == access and <unsigned long long>opened.epoch == inode.epoch:
+                opened.used = self.tables.open_files.sweep_number
+                return opened
         for wider in (access, 3):
             for helped in (False, True):
                 opened = inode.opens.get((credential, wider, helped))
