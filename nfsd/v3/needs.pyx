@@ -21,7 +21,7 @@ cdef class Progress:
 
     def __del__(self):
         if self.opened is not None:
-            self.opened.release()
+            self.opened.let_go()
         if self.hold is not None:
             self.hold.close()
 

@@ -49,7 +49,7 @@ cdef class Opening(Errand):
         if self.coroutine is not None:
             self.coroutine.close()
         if self.opened is not None:
-            self.opened.release()
+            self.opened.let_go()
 
     def ended(self, result, error):
         if error is None:

@@ -5,7 +5,6 @@ by a worker, in its turn on the file; either way by the same function.
 """
 
 from libc.errno cimport ESTALE, errno
-from libc.string cimport memset
 
 from nfsd.vfs.native_files cimport ctime_of, stat_of
 from nfsd.vfs.lanes cimport job_t
@@ -67,18 +66,17 @@ cdef void run(job_t *job) noexcept nogil:
 
 cdef class AttributeChange(Job):
     def __cinit__(self):
-        memset(&self.data, 0, sizeof(self.data))
         self.job.run = run
         self.job.data = &self.data
 
     cdef int start(self) except -1:
         if self.opened is not None:
-            self.opened.retain()
+            self.opened.keep()
         try:
             return self.node.inode.serial.join(self)
         except Exception:
             if self.opened is not None:
-                self.opened.release()
+                self.opened.let_go()
             raise
 
     cdef int run_here(self) except -1:
@@ -90,7 +88,7 @@ cdef class AttributeChange(Job):
         if self.job.refused:
             self.data.error = self.job.refused
         if self.opened is not None:
-            self.opened.release()
+            self.opened.let_go()
         try:
             self.settle()
         finally:

@@ -16,8 +16,10 @@ from cpython.bytes cimport PyBytes_AS_STRING
 from cpython.buffer cimport PyBuffer_IsContiguous
 from cpython.memoryview cimport PyMemoryView_FromObject, PyMemoryView_GET_BUFFER
 from cpython.ref cimport Py_DECREF, Py_INCREF
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
+from posix.unistd cimport read
 
 from nfsd.vfs.identity cimport Switch
 from nfsd.vfs.kernel cimport SYS_fdatasync, SYS_fsync, SYS_syncfs, c_close
@@ -318,10 +320,8 @@ cdef class Executor:
         cdef job_t *job
         cdef Job head, one_of_it, behind
         cdef Queues queues
-        try:
-            os.eventfd_read(self.event_fd)
-        except BlockingIOError:
-            pass
+        cdef uint64_t wakeups
+        read(self.event_fd, &wakeups, sizeof(wakeups))  # there may be none: the last turn has taken these jobs, too
         job = self.workers.take_finished()
         while job != NULL:
             one_of_it = head = <Job>job.owner

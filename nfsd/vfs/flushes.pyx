@@ -18,7 +18,6 @@ job of its own, so that nobody waits for it who has not asked.
 
 from libc.errno cimport EINTR, EINVAL, EIO, ENOSYS, EPERM, errno
 from libc.stdlib cimport free, realloc
-from libc.string cimport memset
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.executor cimport Executor
@@ -141,7 +140,6 @@ def commit(Executor executor not None, stable, mount, done):
 
 cdef class Commit(Job):
     def __cinit__(self):
-        memset(&self.data, 0, sizeof(self.data))
         self.data.directory = -1
         self.job.run = commit_journal
         self.job.data = &self.data
@@ -189,7 +187,6 @@ cdef class Commit(Job):
 
 cdef class Fsync(Job):
     def __cinit__(self):
-        memset(&self.data, 0, sizeof(self.data))
         self.job.run = synchronise
         self.job.data = &self.data
         self.job.syncs = 1

@@ -12,7 +12,7 @@ import asyncio
 
 from libc.errno cimport EIO, EISDIR, EMFILE, ENFILE, ESTALE, errno
 from libc.stdint cimport uint8_t, uint32_t
-from libc.string cimport memcmp, memset
+from libc.string cimport memcmp
 
 from nfsd.vfs.attribute_changes cimport apply_changes, changes_owner, changes_times
 from nfsd.vfs.attributes cimport statx_t
@@ -322,7 +322,6 @@ cdef NameChange change_of_kind(Kind kind):
 
 cdef class NameChange(Job):
     def __cinit__(self):
-        memset(&self.data, 0, sizeof(self.data))
         self.data.descriptor = self.data.naming = self.data.known = -1
         no_changes(&self.data.initial)
         self.job.run = run
@@ -336,7 +335,7 @@ cdef class NameChange(Job):
         if self.share is not None:
             self.share.give_back()
         if self.opened is not None:
-            self.opened.release()
+            self.opened.let_go()
         if self.victim is not None:
             self.victim.changing -= 1
         if self.moved is not None:

@@ -23,7 +23,6 @@ from cpython.buffer cimport PyBUF_READ, PyBUF_WRITE
 from cpython.memoryview cimport PyMemoryView_FromMemory
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint8_t, uint64_t
-from libc.string cimport memset
 
 from nfsd.vfs.attributes cimport status_in
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_statx, c_syscall, pread
@@ -227,7 +226,6 @@ cdef void write(job_t *job) noexcept nogil:
 
 cdef class Transfer(Job):
     def __cinit__(self):
-        memset(&self.data, 0, sizeof(self.data))
         self.data.previous = -1
         self.job.run = read
         self.job.data = &self.data
@@ -239,7 +237,7 @@ cdef class Transfer(Job):
             self.pipe.release()
 
     cdef int start(self) except -1:
-        self.opened.retain()
+        self.opened.keep()
         try:
             if self.opened.fd < 0 and self.data.stored == NULL:
                 return in_store(self)
@@ -253,7 +251,7 @@ cdef class Transfer(Job):
                 self.let_go_in_store()
                 raise
         except Exception:
-            self.opened.release()
+            self.opened.let_go()
             raise
 
     cdef int let_go_in_store(self) except -1:
@@ -263,7 +261,7 @@ cdef class Transfer(Job):
         if self.job.refused:
             self.data.error = self.job.refused
         self.let_go_in_store()
-        self.opened.release()
+        self.opened.let_go()
         if self.pipe is not None:
             self.pipe.filled(self.data.where.offset, self.data.level)
         try:
@@ -297,7 +295,7 @@ cdef class Transfer(Job):
 
     def finished_in_store(self):
         """The call goes on."""
-        self.opened.release()
+        self.opened.let_go()
         self.over()
 
     cdef int settle(self) except -1:

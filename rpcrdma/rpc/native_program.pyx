@@ -5,6 +5,7 @@ imports the vocabulary of :mod:`rpcrdma.rpc`. Who offers calls to them is :mod:`
 :mod:`rpcrdma.rpc.offers`.
 """
 
+from cython cimport freelist
 from libc.stdint cimport uint8_t, uint32_t
 
 from rpcrdma.declined cimport RARE, Declined, word
@@ -61,6 +62,7 @@ cdef class NativeProgram:
         return 0
 
 
+@freelist(64)
 cdef class Waiting:
     @property
     def transport(self):
