@@ -56,6 +56,18 @@ def check(place, name):
     assert os.readlink(at / "link") == "there"
 
 
+def lags(image, tmp_path, place):
+    """Whether a change is not on the disk yet if nobody has asked for that. On a busy machine the kernel may just
+    have written everything back; so there are more tries than one."""
+    for mode in range(0o700, 0o705):
+        subprocess.run(["sync", "-f", str(place)], check=True)
+        before = stat.S_IMODE(place.stat().st_mode)
+        place.chmod(mode)
+        if stat.S_IMODE(what_is_on(image, tmp_path, place.name).st_mode) == before:
+            return True
+    return False
+
+
 @pytest.mark.parametrize("version", ["3", "4.1"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_many_have_changed_survives_a_power_cut(tmp_path, kind, version, commits):
@@ -75,10 +87,7 @@ def test_what_many_have_changed_survives_a_power_cut(tmp_path, kind, version, co
             (rig.export / name).mkdir()
             for file in ("old", "gone", "moved"):
                 (rig.export / name / file).touch()
-        subprocess.run(["sync", "-f", str(rig.export)], check=True)
-        (rig.export / "d0").chmod(0o700)
-        shown = what_is_on(image, tmp_path, "d0")
-        assert stat.S_IMODE(shown.st_mode) == 0o755, "this disk writes back on its own: nothing is shown"
+        assert lags(image, tmp_path, rig.export / "d0"), "this disk writes back on its own: nothing is shown"
         rig.run(main)
     assert 1 <= len(commits) < PLACES * 8, "each has had one of its own"
 
