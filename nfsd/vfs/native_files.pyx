@@ -276,7 +276,7 @@ cdef class NativeFiles:
         caller looks whether they have since."""
         cdef Inode inode = node.inode
         cdef OpenFile opened
-        cdef int wider
+        cdef int wider, its
         cdef Py_ssize_t at = 0
         cdef PyObject *first = NULL
         self.why = OPEN
@@ -285,8 +285,8 @@ cdef class NativeFiles:
         # Most files are open once. To make the keys below, and to look for them, takes longer than to see that.
         if PyDict_Next(<dict>inode.opens, &at, NULL, &first):
             opened = <OpenFile>first
-            wider = opened.readable | opened.writable << 1
-            if opened.credential is credential and wider & access == access and <unsigned long long>opened.epoch == inode.epoch:
+            its = opened.readable | opened.writable << 1
+            if opened.credential is credential and its & access == access and <unsigned long long>opened.epoch == inode.epoch:
                 opened.used = self.tables.open_files.sweep_number
                 return opened
         for wider in (access, 3):
