@@ -19,6 +19,8 @@ os.umask(0o022)
 """Tests make files for other users to read, whatever the mask of who runs them."""
 
 pytest_plugins = ["tests.rfc.plugin"]
+pytest.register_assert_rewrite("tests.support", "tests.hostile", "tests.unit", "tests.vm")
+"""What tests share says what it has found, too, when it is not as it should be."""
 
 
 def pytest_collection_finish() -> None:
