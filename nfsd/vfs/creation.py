@@ -23,7 +23,6 @@ from nfsd.vfs.executor import Chain, Step
 from nfsd.vfs.known_files import KnownFiles, add_look, identity
 from nfsd.vfs.looking import Looking
 from nfsd.vfs.lookups import Lookups
-from nfsd.vfs.mounts import links_with_name
 from nfsd.vfs.open_files import OpenFiles
 from nfsd.vfs.posix_acl import DEFAULT_NAME
 from nfsd.vfs.records import Node, OpenFile
@@ -315,7 +314,7 @@ class Creation:
         changed = (attributes.atime, attributes.mtime) != (None, None) or (
             credential.uid == 0 and (attributes.uid, attributes.gid) != (None, None)
         )
-        if new.type is FileType.DIR or changed or not links_with_name(directory.mount):
+        if new.type is FileType.DIR or changed or not directory.mount.links_with_name:
             await self._stable.sync(node, credential)
         await self._stable.sync(directory, credential)
         return node, self._looking.seen(node, status), change

@@ -2,6 +2,7 @@
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.executor cimport Job
+from nfsd.vfs.journal_files cimport journal_file_t
 from nfsd.vfs.records cimport Node, OpenFile
 from nfsd.vfs.syncing cimport GroupSync, Sharer
 from nfsd.vfs.write_back cimport WriteBack
@@ -16,7 +17,8 @@ ctypedef struct flush_t:
 ctypedef struct commit_t:
     flush_t *files              # whose data is to be on the disk before
     bint changes                # of names or attributes: there are some
-    int root                    # a directory of the file system
+    journal_file_t *file        # of the file system
+    int root                    # a directory of it
     int directory               # if the names in this one are all that has been changed; -1: they are not
     int unopened                # errno of a file that could not be made
     int error

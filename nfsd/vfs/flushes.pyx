@@ -7,30 +7,30 @@ files in memory) is the file service's (:meth:`~nfsd.vfs.stable.StableStorage.sy
 
 Changes of names and attributes are in the journal of a file system that has one, in their order (:func:`nfsd.vfs.mounts.has_journal`).
 Whoever waits for such a change waits for a commit of the journal, which takes those of all others with it, whatever files and
-clients they are of. The fsync of a file without a name, made now, is one. Where names in one directory are all that has changed, that of
-the directory is, for less. It is not done through a regular file: errors of its data are for those who ask about the data.
+clients they are of (:mod:`nfsd.vfs.journal_files`). Where names in one directory are all that has changed, the directory's fsync
+is one, and needs no file. It is not done through a regular file: errors of its data are for those who ask about the data.
 
 So do those who wait for the data of small files. An fsync(2) writes the data, and then has the journal committed and the disk's
 cache flushed. For many small files that is most of what it costs. Here all of them are written at once, and one commit is for
-all, whose flush of the disk takes their data with it (:func:`nfsd.vfs.mounts.flushes_data`). What is large is written by a
+all, whose flush of the disk takes their data with it (:attr:`nfsd.vfs.mounts.Mount.flushes_data`). What is large is written by a
 job of its own, so that nobody waits for it who has not asked.
 """
 
-from libc.errno cimport EINTR, EINVAL, EIO, ENOSYS, EPERM, errno
+from libc.errno cimport EINVAL, EIO, ENOSYS, EPERM, errno
 from libc.stdlib cimport free, realloc
 
 from nfsd.vfs.attributes cimport statx_t
 from nfsd.vfs.executor cimport Executor
 from nfsd.vfs.kernel cimport (
-    AT_EMPTY_PATH, O_CLOEXEC, O_DIRECTORY, O_EXCL, O_TMPFILE, O_WRONLY, STATX_SIZE, SYNC_FILE_RANGE_WAIT_AFTER,
-    SYNC_FILE_RANGE_WAIT_BEFORE, SYNC_FILE_RANGE_WRITE, SYS_statx, c_close, c_openat, c_syscall, fsync, sync_file_range,
+    AT_EMPTY_PATH, O_CLOEXEC, O_DIRECTORY, STATX_SIZE, SYNC_FILE_RANGE_WAIT_AFTER, SYNC_FILE_RANGE_WAIT_BEFORE,
+    SYNC_FILE_RANGE_WRITE, SYS_statx, c_close, c_openat, c_syscall, sync_file_range,
 )
+from nfsd.vfs.journal_files cimport JournalFile, commit_through, fsync_of
 from nfsd.vfs.lanes cimport job_t
 from rpcrdma.rpc.work cimport Errand
 
 from os import strerror
 
-from nfsd.vfs.mounts import flushes_data, journalled
 from nfsd.vfs.syscalls import XFS_MAGIC as _XFS_MAGIC
 from nfsd.vfs.types import FileType
 from rpcrdma.callers import CALLING_HOST
@@ -49,13 +49,6 @@ cdef bint is_small(int descriptor) noexcept nogil:
     """Whether the file is, as of now."""
     cdef statx_t status
     return c_syscall(SYS_statx, descriptor, b"", AT_EMPTY_PATH, STATX_SIZE, &status) == 0 and status.size <= SMALL
-
-
-cdef int fsync_of(int descriptor) noexcept nogil:
-    cdef int error = EINTR
-    while error == EINTR:
-        error = errno if fsync(descriptor) != 0 else 0
-    return error
 
 
 cdef void flush(flush_t *file) noexcept nogil:
@@ -102,20 +95,21 @@ cdef void commit_journal(job_t *job) noexcept nogil:
     """What the worker does for all."""
     cdef commit_t *data = <commit_t *>job.data
     cdef flush_t *one = data.files
-    cdef int file = -1
+    cdef int directory = -1, unopened = 0
     if one != NULL and one.next == NULL and not data.changes and is_small(one.descriptors[0]):
         flush(one)  # alone it needs no other one, and no commit if nothing but data has changed
         return
     write_out(data.files)
     if data.directory >= 0 and data.files == NULL:
-        file = c_openat(data.directory, b".", O_DIRECTORY | O_CLOEXEC)
-    if file < 0:
-        file = c_openat(data.root, b".", O_TMPFILE | O_WRONLY | O_EXCL | O_CLOEXEC, 0)
-    if file >= 0:
-        data.error = fsync_of(file)
-        c_close(file)
+        directory = c_openat(data.directory, b".", O_DIRECTORY | O_CLOEXEC)
+    if directory >= 0:
+        data.error = fsync_of(directory)
+        c_close(directory)
         return
-    data.unopened = errno if data.changes else 0
+    data.error = commit_through(data.file, data.root, &unopened)
+    if unopened == 0:
+        return
+    data.unopened = unopened if data.changes else 0
     while one != NULL:
         flush(one)
         one = one.next
@@ -126,7 +120,7 @@ cdef Commit commit_of(Executor executor, object stable, object mount, object don
     cdef Commit job = Commit.__new__(Commit)
     job.executor, job.lane, job.host = executor, mount.lane, ""
     job.stable, job.mount, job.done = stable, mount, done
-    job.data.root = mount.fd
+    job.data.root, job.data.file = mount.fd, &(<JournalFile?>mount.journal_file).file
     job.parts = []
     for sharer in (<GroupSync?>mount.sync).sharing:
         job.take(sharer)
@@ -262,7 +256,7 @@ cdef Sync sync_of(object service, Node node, object credential):
 cdef Sync change_of(object service, Node node, object credential):
     """A change of the file's attributes, or of names in the directory, is to be."""
     cdef Sync sync = sync_of(service, node, credential)
-    sync.journal = journalled(node.mount) and not node.export.asynchronous
+    sync.journal = node.mount.journal and not node.export.asynchronous
     return sync
 
 
@@ -345,7 +339,7 @@ cdef class Sync(Sharer):
         """Whether the file is written by the next commit of the journal."""
         cdef GroupSync others = <GroupSync?>self.node.mount.sync
         return (
-            self.node.type is REG and flushes_data(self.node.mount) and len(others.waiting) < TOGETHER
+            self.node.type is REG and self.node.mount.flushes_data and len(others.waiting) < TOGETHER
             and is_small(self.opened.fd)
         )
 

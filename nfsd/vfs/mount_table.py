@@ -98,6 +98,11 @@ class MountTable:
                 del self._by_id[key]
                 self._by_fs.pop((mount.export.id, mount.fs_id), None)
 
+    def sweep(self) -> None:
+        """Let go of what has not been used for some seconds."""
+        for mount in list(self._by_id.values()):
+            mount.rest()
+
     def shut(self) -> None:
         """Close the descriptors of all."""
         for mount in list(self._by_id.values()):

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from nfsd.exported import Export
+from nfsd.vfs.journal_files import JournalFile
 from nfsd.vfs.stored_files import StoredDirectories
 from nfsd.vfs.syncing import GroupSync
 from nfsd.vfs.syscalls import BTRFS_MAGIC, EXT_MAGIC, F2FS_MAGIC, RAMFS_MAGIC, TMPFS_MAGIC, XFS_MAGIC, Naming
@@ -64,9 +65,11 @@ class Mount:
         "handle_prefix",
         "inline",
         "journal",
+        "journal_file",
         "key_prefix",
         "kind",
         "lane",
+        "links_with_name",
         "mnt_id",
         "mounted_on_fileid",
         "naming",
@@ -118,22 +121,40 @@ class Mount:
         """Every change of a file gives it a new ctime (see ``change``)."""
         self.sync = GroupSync()
         """Callers that wait for what only the whole file system can be synchronised for."""
-        self.journal: bool | None = None
-        """Whether all changes go through one journal, in order (see ``has_journal``); None: not yet asked."""
-        self.flushes_data: bool | None = None
-        """Whether a commit of the journal flushes files' data, too (see ``flushes_data``); None: not yet asked."""
-        self.creates_whole: bool | None = None
-        """Whether a new file and its name reach the disk together (see ``creates_whole``); None: not yet asked."""
+        self.journal = has_journal(device, kind)
+        """Whether all changes go through one journal, in their order (see ``has_journal``)."""
+        self.journal_file = JournalFile()
+        """What a commit of it goes through."""
+        self.flushes_data = self.journal and _one_device(device, kind, mnt_id)
+        """Whether a commit of the journal flushes the cache of the disk that files' data is on: whatever has been
+        written there before is on stable storage then, with what the journal says of it. In XFS it does, unless files
+        may be on a device of their own (rtdev=); in ext4 if the journal is on the same device."""
+        self.creates_whole = self.journal and kind == EXT_MAGIC
+        """Whether creating a regular file or a directory is one transaction of the journal, with its name, its
+        directory's change, the ACL that it inherits and its security label: then an fsync of the directory has all of
+        it on the disk. So it is in ext4. (XFS sets ACLs and labels in transactions that follow.)"""
+        self.links_with_name = self.creates_whole or kind != EXT_MAGIC
+        """Whether an fsync of its directory has a new link or device on the disk, too: wherever names and files are not
+        written one by one, as in ext4 without a journal."""
         self.stored_names: StoredDirectories | None = None
         """Of a store, if workers look up and change its names themselves."""
         self.features: Features | None = None
         """What its files can have; None: not yet asked."""
 
+    def rest(self) -> None:
+        """Close what only commits need, if there has been none since the last time."""
+        if not self.sync.running:
+            self._close_if_open(self.journal_file.rested())
+
     def shut(self) -> None:
-        """Close the descriptor: the mount is of no more use."""
-        if self.fd >= 0:
-            self._close(self.fd, self.lane)
-            self.fd = -1
+        """Close the descriptors: the mount is of no more use."""
+        self._close_if_open(self.journal_file.taken())
+        self._close_if_open(self.fd)
+        self.fd = -1
+
+    def _close_if_open(self, descriptor: int) -> None:
+        if descriptor >= 0:
+            self._close(descriptor, self.lane)
 
     def __del__(self) -> None:
         self.shut()
@@ -181,45 +202,16 @@ def has_journal(device: tuple[int, int], kind: int) -> bool:
         return False
 
 
-def journalled(mount: Mount) -> bool:
-    """As :func:`has_journal`, which is asked once."""
-    if mount.journal is None:
-        mount.journal = has_journal(mount.device, mount.kind)
-    return mount.journal
-
-
-def flushes_data(mount: Mount) -> bool:
-    """Whether a commit of the journal flushes the cache of the disk that files' data is on: whatever has been written
-    there before is on stable storage then, with what the journal says of it. In XFS it does, unless files may be on a
-    device of their own (rtdev=); in ext4 if the journal is on the same device. Asked once."""
-    if mount.flushes_data is None:
-        mount.flushes_data = journalled(mount) and _one_device(mount)
-    return mount.flushes_data
-
-
-def _one_device(mount: Mount) -> bool:
-    if mount.kind == XFS_MAGIC:
-        entry = mount_entry(mount.mnt_id)
+def _one_device(device: tuple[int, int], kind: int, mnt_id: int) -> bool:
+    """Whether the journal and files' data are on the same device."""
+    if kind == XFS_MAGIC:
+        entry = mount_entry(mnt_id)
         return entry is not None and not any(option.startswith("rtdev=") for option in entry.options)
     try:
-        name = os.path.basename(os.readlink(f"/sys/dev/block/{mount.device[0]}:{mount.device[1]}"))
+        name = os.path.basename(os.readlink(f"/sys/dev/block/{device[0]}:{device[1]}"))
     except OSError:
         return False
     return os.path.exists(f"/proc/fs/jbd2/{name}-8")  # the journal's inode; else there is the name of its own device
-
-
-def creates_whole(mount: Mount) -> bool:
-    """Whether creating a regular file or a directory is one transaction of a journal, with its name, its directory's
-    change, the ACL that it inherits and its security label: then an fsync of the directory has all of it on the disk.
-    So it is in ext4. (XFS sets ACLs and labels in transactions that follow.)"""
-    mount.creates_whole = journalled(mount) and mount.kind == EXT_MAGIC
-    return mount.creates_whole
-
-
-def links_with_name(mount: Mount) -> bool:
-    """Whether an fsync of its directory has a new link or device on the disk, too: wherever names and files are not
-    written one by one, as in ext4 without a journal."""
-    return mount.kind != EXT_MAGIC or creates_whole(mount)
 
 
 def disk_uuid_of(device: tuple[int, int], kind: int) -> str | None:

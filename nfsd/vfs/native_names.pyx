@@ -15,7 +15,7 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from nfsd.backends.interface import Found
 from nfsd.vfs.attributes import statx_buffer
-from nfsd.vfs.mounts import creates_whole, handle_prefix, links_with_name
+from nfsd.vfs.mounts import handle_prefix
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
     RESOLVE_CACHED as _RESOLVE_CACHED,
@@ -171,9 +171,8 @@ cdef class NativeNames(NativeAttributes):
         if change.data.size != 0 or sets_more(initial):
             return False
         if change.data.kind == MAKE_LINK:
-            return links_with_name(change.directory.mount)
-        known = change.directory.mount.creates_whole
-        return creates_whole(change.directory.mount) if known is None else known
+            return change.directory.mount.links_with_name
+        return change.directory.mount.creates_whole
 
     # -- files made ----------------------------------------------------------------------------------------------
     cdef NameChange to_make(

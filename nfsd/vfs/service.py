@@ -238,3 +238,4 @@ class FileService:
         self.shares.exports = len(self.roots)
         self.unstable.sweep()
         self.nodes.sweep()
+        self._mount_table.sweep()

@@ -14,7 +14,7 @@ from nfsd.vfs.attributes import raw_nlink, statx_buffer
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.executor import Chain
 from nfsd.vfs.flushes import commit
-from nfsd.vfs.mounts import Mount, journalled
+from nfsd.vfs.mounts import Mount
 from nfsd.vfs.opens import Opening
 from nfsd.vfs.records import Node, OpenFile
 from nfsd.vfs.store_mounts import store_of
@@ -147,10 +147,10 @@ class StableStorage:
 
     def _sync_mount(self, mount: Mount, finished: Finished) -> None:
         """Put changes of links and devices on the disk, which cannot be opened and so have no fsync. Where changes
-        share a journal, that of a file without a name, made now, takes all earlier ones with it. Elsewhere nothing but
+        share a journal, that of a file changed now takes all earlier ones with it. Elsewhere nothing but
         syncfs(2) will do, which writes back everybody's data too: a caller could keep the disk busy with that, but
         with no more than what is due anyway, and one at a time."""
-        if not journalled(mount):
+        if not mount.journal:
             self.sync_file_system(mount, finished)
             return
         commit(self._chains.executor, self, mount, finished)

@@ -9,7 +9,6 @@ import pytest
 
 from nfsd.protocol import nfs4 as p
 from nfsd.v4 import compound
-from nfsd.vfs.mounts import journalled
 from tests.support.nfs4 import wanted
 from tests.support.nfs4_native import SEQUENCE_AT, handle_of
 from tests.unit.client_support import until
@@ -295,7 +294,7 @@ def test_a_removal_is_not_repeated_whatever_happens_while_it_waits(tmp_path, min
         service = both.server.service
         begun, before = [], both.answered
         directory = await service.resolve(handles[0])
-        group = directory.mount.sync if journalled(directory.mount) else directory.inode.sync
+        group = directory.mount.sync if directory.mount.journal else directory.inode.sync
         group.join(begun.append)
         removing = asyncio.ensure_future(both.native.call(None, both.message(SPARE, putfh(handles[0]), remove(b"a"))))
         await until(lambda: group.waiting)

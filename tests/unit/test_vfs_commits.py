@@ -6,12 +6,14 @@ import shutil
 import stat
 import subprocess
 from contextlib import AsyncExitStack, suppress
+from pathlib import Path
 
 import pytest
 
 from nfsd.vfs import flushes
 from nfsd.vfs.stable import StableStorage
 from tests.unit.nfs_client_support import Rig
+from tests.unit.test_stable_write_errors import until
 from tests.unit.test_vfs_links_durability import disk, rebooted, what_is_on
 
 PLACES = 8
@@ -168,4 +170,71 @@ def test_names_in_one_directory_need_no_other_file(tmp_path, monkeypatch):
         (rig.export / "a").touch()
         subprocess.run(["sync", "-f", str(rig.export)], check=True)
         fill(rig.export)
+        rig.run(main)
+
+
+def without_names(place):
+    """Open files of this process that have no name, on the file system of a place."""
+    device, found = place.stat().st_dev, 0
+    for link in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):
+            status = link.stat()
+            found += status.st_dev == device and stat.S_ISREG(status.st_mode) and status.st_nlink == 0
+    return found
+
+
+def remount(place, how):
+    """Have the file system there read-only ("ro") or not ("rw")."""
+    subprocess.run(["mount", "-o", f"remount,{how}", str(place)], check=True)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_commits_share_a_file_that_goes_when_there_are_none(tmp_path, kind, monkeypatch):
+    """As long as it is there, the file system cannot be remounted read-only."""
+    rig = Rig(tmp_path, version="3")
+    monkeypatch.setattr("nfsd.vfs.service.SWEEP_SECONDS", 3600)  # but for those of this test
+
+    async def main():
+        async with rig.connect() as client:
+            for mode in (0o604, 0o640, 0o600):
+                await client.chmod("a", mode)
+                assert without_names(rig.export) == 1
+                with rebooted(image, tmp_path) as place:
+                    assert stat.S_IMODE(os.lstat(place / "a").st_mode) == mode
+            service = rig.daemon.service
+            service.sweep()
+            assert without_names(rig.export) == 1, "there has been a commit since the last time"
+            mount, under_way = (await service.roots.root(service.exports.exports[0])).mount, []
+            mount.sync.join(under_way.append)
+            service.sweep()
+            assert not service.chains.closes(mount.lane), "there is a commit"
+            under_way[0](0)
+            service.sweep()
+            await until(lambda: not without_names(rig.export))
+            remount(rig.export, "ro")
+            with pytest.raises(OSError, match="Read-only"):
+                await client.chmod("a", 0o644)
+            remount(rig.export, "rw")
+            await client.chmod("a", 0o644)
+            assert stat.S_IMODE(what_is_on(image, tmp_path, "a").st_mode) == 0o644
+
+    with disk(tmp_path, rig.export, make=made(kind)) as image:
+        (rig.export / "a").touch()
+        subprocess.run(["sync", "-f", str(rig.export)], check=True)
+        rig.run(main)
+
+
+def test_a_commit_needs_no_inode_where_the_one_before_had_one(tmp_path, monkeypatch):
+    rig = Rig(tmp_path, version="3")
+    monkeypatch.setattr(StableStorage, "sync_file_system", None)
+
+    async def main():
+        async with rig.connect() as client:
+            await client.chmod("a", 0o604)
+            fill(rig.export)
+            await client.chmod("a", 0o640)
+            assert stat.S_IMODE(what_is_on(image, tmp_path, "a").st_mode) == 0o640
+
+    with disk(tmp_path, rig.export, make=(*KINDS["ext4"], "-N", "16")) as image:
+        (rig.export / "a").touch()
         rig.run(main)

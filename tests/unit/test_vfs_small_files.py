@@ -11,7 +11,6 @@ import pytest
 
 from nfsd.protocol.nfs3 import nfs_fh3, stable_how
 from nfsd.vfs import flushes
-from nfsd.vfs.mounts import flushes_data
 from tests.nfs3_client import Nfs3Client, Nfs3Failure
 from tests.support.seccomp import refuse
 from tests.unit.nfs_client_support import Rig
@@ -312,7 +311,7 @@ def test_a_journal_on_another_disk_flushes_no_data(tmp_path):
 
     async def main():
         async with clients_of(rig) as peers:
-            assert not flushes_data(peers.node.mount)
+            assert not peers.node.mount.flushes_data
             await write_and_commit(peers.clients[0], await peers.file(b"f"), b"data")
 
     with contextlib.ExitStack() as stack:
