@@ -337,3 +337,23 @@ def test_unions_are_checked_when_declared(codec: Any) -> None:
         @struct
         class Recursive:
             next: Recursive | None
+
+
+def test_values_are_compared_and_shown_by_their_declaration(codec: Any) -> None:
+    @struct
+    class Pair:
+        left: uint32
+        right: Annotated[bytes, opaque(8)]
+
+    @struct
+    class Alike:
+        left: uint32
+        right: Annotated[bytes, opaque(8)]
+
+    assert Pair(1, b"x") == Pair(1, b"x")
+    assert Pair(1, b"x") != Pair(1, b"y")
+    assert Pair(1, b"x") != Pair(2, b"x")
+    assert Pair(1, b"x") != Alike(1, b"x")
+    assert repr(Pair(1, b"x")).endswith("Pair(left=1, right=b'x')")
+    with pytest.raises(TypeError, match="unhashable"):
+        hash(Pair(1, b"x"))
