@@ -14,7 +14,7 @@
 #   make test-distribution DIST=sid  the same on another Debian
 #   make test-deb DIST=trixie  build the Debian package on that Debian, install, upgrade and remove it under its systemd (as root)
 #   make test-container  build the container, run it with crun and runc (as root); not part of make test
-#   make test-kerberos  every version, transport and protection by Kerberos, with a Linux client; writes the table of docs/kerberos.md; make test has four of them
+#   make test-kerberos  every version, transport and protection by Kerberos, with a Linux client; writes the table of docs/kerberos.md; make test has two of them
 #   make test-ceph  CephFS as an export, and records in RADOS, on a Ceph cluster that it starts (230 MB of packages); make test has a short run where they are there
 #   make test-ceph-guest  Linux clients over RDMA of two gateways over CephFS: work, locks, a takeover under load; not part of make test
 #   make test-faults      what a server that misbehaves does to a Linux client (GUEST= as above); not part of make test

@@ -124,13 +124,16 @@ def all_is_well(site: Site) -> Iterator[None]:
     assert complaints(site.guest) == []
 
 
-SHORT = {("4.2", "tcp", "krb5"), ("4.2", "rdma", "krb5p"), ("4.0", "tcp", "krb5i"), ("3", "rdma", "krb5")}
-"""What every run of the tests has; ``make test-kerberos`` has all."""
+MARKS = {
+    ("4.2", "rdma", "krb5p"): [],
+    ("4.0", "tcp", "krb5i"): [],
+    ("4.2", "tcp", "krb5"): [pytest.mark.long],
+    ("3", "rdma", "krb5"): [pytest.mark.long],
+}
+"""What every run of the tests has, and what ``make test-long`` has besides; ``make test-kerberos`` has all."""
 CELLS = [
-    pytest.param(
-        version, transport, security, marks=[] if (version, transport, security) in SHORT else [pytest.mark.matrix]
-    )
-    for version, transport, security in itertools.product(VERSIONS[::-1], TRANSPORTS, SECURITIES)
+    pytest.param(*cell, marks=MARKS.get(cell, [pytest.mark.matrix]))
+    for cell in itertools.product(VERSIONS[::-1], TRANSPORTS, SECURITIES)
 ]
 LONG_CELLS = [
     pytest.param(*cell.values, marks=pytest.mark.long if cell.values == ("4.2", "tcp", "krb5") else pytest.mark.matrix)

@@ -67,6 +67,7 @@ def short_lease_server(network: Network, directory: Path) -> Iterator[Server]:
         yield made
 
 
+@pytest.mark.long
 def test_long_copies_are_made_by_the_server_and_end_when_they_are_given_up(
     network: Network, short_lease_server: Server, directory: Path
 ) -> None:

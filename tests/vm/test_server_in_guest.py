@@ -26,6 +26,7 @@ def network() -> Iterator[Network]:
         yield made
 
 
+@pytest.mark.long
 def test_embedded_provider_and_tcp_serve_one_export(network: Network) -> None:
     with (
         GuestServer(network, listen=[f"rdma://*:{SOFTIWARP_PORT}", "tcp://*:2049"]) as server,
