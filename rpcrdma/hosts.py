@@ -131,7 +131,6 @@ class Seat(CountingSeat):
         "_seen",
         "_starved_since",
         "_waits_for_turn",
-        "called",
         "host",
         "member",
         "since",
@@ -144,8 +143,6 @@ class Seat(CountingSeat):
         super().__init__(host.in_progress)
         self._hosts, self.host = hosts, host
         self.since = now
-        self.called = False
-        """Whether a call has been made."""
         self._accounts: list[Account] = []
         self._seen, self._lately = 0, Recent(now)
         self._heard = now

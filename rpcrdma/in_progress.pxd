@@ -27,6 +27,7 @@ cdef class CountingSeat:
 
     cdef HostCalls counts
     cdef public bint queued             # a call of its waits for its host's others
+    cdef public bint called             # one has been made
 
     cdef bint begin(self) except -1
     cdef int end(self) except -1

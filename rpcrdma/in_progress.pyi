@@ -37,6 +37,8 @@ class CountingSeat:
 
     queued: bool
     """Whether a call waits for its host's others."""
+    called: bool
+    """Whether a call has been made."""
     def __init__(self, counts: HostCalls) -> None: ...
     def delayed(self) -> None:
         """A call of the connection has to wait."""

@@ -16,15 +16,14 @@ class Headway:
         self._stream, self._time = stream, transfer_time
         self._record_since: float | None = None
         self._unsent_since: float | None = None
-        self._sent_then = 0
+        self._sent_then = self._records_then = 0
 
-    def made(self) -> None:
-        """A whole record has come."""
-        self._record_since = None
-
-    def lack(self, now: float, reading: bool) -> str:
-        """What has taken too long; nothing has, if it is empty. ``reading``: whether the connection is read from."""
+    def lack(self, now: float, records: int, reading: bool) -> str:
+        """What has taken too long; nothing has, if it is empty. ``records``: how many have come whole; ``reading``:
+        whether the connection is read from."""
         stream = self._stream
+        if records != self._records_then:
+            self._record_since, self._records_then = None, records
         if stream.partial and reading:
             self._record_since = now if self._record_since is None else self._record_since
         else:

@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -31,9 +30,8 @@ from rpcrdma.capture.recorder import Tap
 from rpcrdma.firewall import contain, report
 from rpcrdma.holds import Hold
 from rpcrdma.hosts import Seat
-from rpcrdma.in_progress import CountingConnection
 from rpcrdma.log_limits import limited_logger
-from rpcrdma.memory import Account, Lease, OutOfMemory
+from rpcrdma.memory import Lease, OutOfMemory
 from rpcrdma.rpc.dispatch import NO_REPLY
 from rpcrdma.rpc.program import RpcReply
 from rpcrdma.server.awaited import Awaited
@@ -43,7 +41,8 @@ from rpcrdma.server.securing import Securing
 from rpcrdma.server.slowing import Slowing
 from rpcrdma.server.sockets import peer_is_gone, plain_address, set_options
 from rpcrdma.server.tcp_limits import TcpLimits as TcpLimits
-from rpcrdma.tcp.stream import RecordError, RecordStream
+from rpcrdma.tcp.stream import RecordStream
+from rpcrdma.tcp.wakeups import WokenConnection
 from rpcrdma.tls.kernel import KeysStay
 from rpcrdma.turns import SLICE
 
@@ -57,7 +56,7 @@ _RECORDS = 256
 """Waiting to be dispatched, about: what a peer sends beyond is left where it is."""
 
 
-class TcpConnection(CountingConnection):
+class TcpConnection(WokenConnection):
     """One connection. Made by the listener."""
 
     netid: str
@@ -66,7 +65,11 @@ class TcpConnection(CountingConnection):
     local_address: str
 
     def __init__(self, listener: TcpListener, sock: socket.socket, seat: Seat) -> None:
-        super().__init__(seat, listener.limits.max_calls)
+        fd, limits = sock.fileno(), listener.limits
+        account = seat.account(limits.connection_memory)
+        stream = RecordStream(fd, account, limits.max_record, most_records=_RECORDS)
+        super().__init__(seat, limits.max_calls, stream, listener.loop.time)
+        self._fd, self._account = fd, account
         self._listener, self._socket, self._seat = listener, sock, seat
         self._loop, self._dispatcher, self._limits = listener.loop, listener.dispatcher, listener.limits
         self.peer_address, self.peer_port = plain_address(sock.getpeername())
@@ -77,28 +80,18 @@ class TcpConnection(CountingConnection):
         """How it is secured: ``none``, ``tls`` or ``mtls``."""
         self.certified = ""
         """What names the peer's certificate proves."""
-        self.served = 0
-        """Calls taken so far."""
-        self._fd = sock.fileno()
-        self._account: Account = seat.account(self._limits.connection_memory)
-        self._stream = RecordStream(self._fd, self._account, self._limits.max_record, most_records=_RECORDS)
-        self._waiting: deque[tuple[memoryview, Hold]] = deque()
         native = listener.dispatcher.native_calls(self)
         if native is not None:
-            self._stream.answer_natively(native, self._limits.max_unsent, self)
-            self._stream.set_pace(seat.host.pace)
+            self.stream.answer_natively(native, self._limits.max_unsent, self)
+            self.stream.set_pace(seat.host.pace)
         self._paced = native is not None  # MOUNT, NLM and others are never slowed down
         self.slowing = self._pace = Slowing(seat.host.pace, self._go_on, self.close)
         self._callbacks = Awaited(self._loop)
         self._securing = Securing(listener.secure, self._loop, self)
         self._close_handlers: list[Callable[[], None]] = []
         self._lease_waits = LeaseWaits(self._account, self._loop)
-        self._reading = self._writing = False
-        self._in_wakeup = self._memory_awaited = self._resuming = False
-        now = self._loop.time()
-        self.last_call = now
-        """When the latest call arrived or ended."""
-        self._headway = Headway(self._stream, self._limits.transfer_time)
+        self._in_wakeup = self._memory_awaited = False
+        self._headway = Headway(self.stream, self._limits.transfer_time)
         set_options(sock, self._limits.transfer_time)
         self._regulate()
 
@@ -113,7 +106,7 @@ class TcpConnection(CountingConnection):
 
     def set_tap(self, tap: Tap | None) -> None:
         """Show every record to ``tap``; None: to nobody."""
-        self._stream.set_tap(tap)
+        self.stream.set_tap(tap)
 
     # -- what programs see ---------------------------------------------------------------------------------------
 
@@ -146,25 +139,25 @@ class TcpConnection(CountingConnection):
     def begin_tls(self) -> bool:
         """Have TLS begin behind the next reply (RFC 9289 section 4.1). False: it cannot. It must be the first call: of
         those before, anybody on the way may have made some, and what they left would be taken for the peer's."""
-        return self.calls == 1 and self.served - len(self._waiting) == 1 and self._securing.ask()
+        return self.calls == 1 and self.served - len(self.waiting) == 1 and self._securing.ask()
 
     def _secure(self) -> None:
         """The reply to AUTH_TLS has left: the handshake is next."""
         self._stop_waiting()
-        if self._waiting or self._stream.partial:
-            self._fail("octets in the clear behind AUTH_TLS")
+        if self.waiting or self.stream.partial:
+            self.fail("octets in the clear behind AUTH_TLS")
             return
         try:
-            self._securing.begin(self._socket, self._seat.host.key, self._stream, self._receive_held_up)
+            self._securing.begin(self._socket, self._seat.host.key, self.stream, self._receive_held_up)
         except OSError as error:
-            self._fail(f"no TLS: {error}")
+            self.fail(f"no TLS: {error}")
 
     def _stop_waiting(self) -> None:
-        if self._reading:
+        if self.reading:
             self._loop.remove_reader(self._fd)
-        if self._writing:
+        if self.writing:
             self._loop.remove_writer(self._fd)
-        self._reading = self._writing = False
+        self.reading = self.writing = False
 
     def close(self) -> None:
         """Close the connection now; replies that the socket takes at once still leave."""
@@ -177,9 +170,9 @@ class TcpConnection(CountingConnection):
         self._pace.close()
         self._seat.leave()
         self._listener.forget(self)
-        contain(None, self._stream.close)
-        while self._waiting:
-            record, hold = self._waiting.popleft()
+        contain(None, self.stream.close)
+        while self.waiting:
+            record, hold = self.waiting.popleft()
             self._dispatcher.drop(self, record, (), [hold])
         contain(None, self._account.close)
         self._securing.end(self._socket)
@@ -187,7 +180,7 @@ class TcpConnection(CountingConnection):
         self._callbacks.fail()
         self._securing.close()
         # It holds what holds us: that would be left to the collector of garbage. Not now: it may be what calls us.
-        self._loop.call_soon(self._stream.answer_natively, None)
+        self._loop.call_soon(self.stream.answer_natively, None)
         self._lease_waits.fail("the connection is closed")
         handlers, self._close_handlers = self._close_handlers, []
         for handler in handlers:
@@ -195,7 +188,7 @@ class TcpConnection(CountingConnection):
 
     def _flush_all(self) -> None:
         with contextlib.suppress(OSError):
-            self._stream.flush(everything=True)
+            self.stream.flush(everything=True)
 
     # -- the listener's verbs ------------------------------------------------------------------------------------
 
@@ -210,28 +203,28 @@ class TcpConnection(CountingConnection):
         self._securing.check_time(now)
         if self.closed:
             return
-        limits, stream, hosts = self._limits, self._stream, self._listener.hosts
+        limits, stream, hosts = self._limits, self.stream, self._listener.hosts
         self._seat.look(now)
         starved = bool(stream.starved)
-        if lack := self._headway.lack(now, self._reading):
+        if lack := self._headway.lack(now, self.served, self.reading):
             hosts.events["closed_slow"] += 1
-            self._fail(lack)
+            self.fail(lack)
         elif self._seat.stuck(now, self._account, self._waits_for_peer(starved)):
             hosts.events["closed_stuck"] += 1
-            self._fail("the peer holds much memory, which is short, and makes no headway")
+            self.fail("the peer holds much memory, which is short, and makes no headway")
         elif starved and peer_is_gone(self._fd, stream.missing):
             hosts.events["closed_gone"] += 1
             self.close()
         elif self._seat.starved(now, self._account, starved and self._memory_awaited):
             hosts.events["closed_starved"] += 1
-            self._fail("it waits for memory, which is short, and holds some")
+            self.fail("it waits for memory, which is short, and holds some")
         elif self.idle and now - self.last_call >= limits.idle_time:
             hosts.events["closed_idle"] += 1
             _log.debug("%s: idle, closing", self)
             self.close()
 
     def _waits_for_peer(self, starved: bool) -> bool:
-        stream = self._stream
+        stream = self.stream
         return bool(stream.queued or (stream.partial and not starved and not self._pace.waits))
 
     # -- what :mod:`rpcrdma.hosts` sees ----------------------------------------------------------------------------
@@ -248,73 +241,44 @@ class TcpConnection(CountingConnection):
     @property
     def idle(self) -> bool:
         """Whether nothing is in progress in either direction."""
-        stream = self._stream
-        busy = self.calls or self._waiting or self._callbacks or stream.queued or stream.unfinished or self._pace.waits
+        stream = self.stream
+        busy = self.calls or self.waiting or self._callbacks or stream.queued or stream.unfinished or self._pace.waits
         return not busy
 
     # -- events --------------------------------------------------------------------------------------------------
 
-    def _readable(self) -> None:
-        self._receive(True)
-
-    def _receive(self, readable: bool) -> None:
-        stream = self._stream
-        try:
-            records = stream.receive(readable)
-            settled = not records and self._is_settled()
-        except RecordError as error:
-            self._fail(str(error))
-            return
-        except OSError as error:
-            self._broken(error)  # the socket's: what a call raises has been answered
-            return
-        taken = len(records) + stream.answered
-        if taken:
-            self._headway.made()
-            self.served += taken
-            if not self._seat.called and self._dispatcher.admits(self):
-                self._seat.call_made()
-        if not settled:
-            self._waiting.extend(records)
-            self._work()
-
-    def _is_settled(self) -> bool:
-        """Send, if there is nothing else to do, as in nearly all turns of a busy client. _work and _settle find the
-        same at several times the cost. Raises OSError."""
-        if not self._reading or self._waiting or self._writing or not self._stream.settle():
-            return False
-        self.last_call = self._loop.time()
-        if self._stream.unfinished and not self._resuming:
-            self._resume_soon()
-        return True
+    def called(self) -> None:
+        """Its first call has come. It counts, if the host's calls are executed."""
+        if self._dispatcher.admits(self):
+            self._seat.call_made()
 
     def _go_on(self) -> None:
         """The host may have calls again."""
         if self.closed or self.draining:
             return
-        if self._waiting:
-            self._work()
+        if self.waiting:
+            self.work()
         else:
-            self._receive(True)
+            self.receive(True)
 
-    def _resume_soon(self) -> None:
-        self._resuming = True
+    def resume_soon(self) -> None:
+        """Go on when the other connections have had their turn."""
+        self.resuming = True
         self._loop.call_soon(contain, self.close, self._resume)
 
     def _resume(self) -> None:
-        """The other connections have had their turn."""
-        self._resuming = False
+        self.resuming = False
         if self.closed or self.draining or self._pace.waits:
             return
-        if self._waiting:
-            self._work()
+        if self.waiting:
+            self.work()
         else:
-            self._receive(False)
+            self.receive(False)
 
-    def _work(self) -> None:
+    def work(self) -> None:
         """Dispatch what waits, as far as the bounds allow, and send the replies there are."""
-        waiting, limit, dispatch = self._waiting, self._limits.max_calls, self._dispatcher.dispatch
-        stream, room, begin_call = self._stream, self._limits.max_record, self._seat.begin_call
+        waiting, limit, dispatch = self.waiting, self._limits.max_calls, self._dispatcher.dispatch
+        stream, room, begin_call = self.stream, self._limits.max_record, self._seat.begin_call
         self._in_wakeup = True
         until = _clock() + self._seat.begin_turn()
         try:
@@ -355,7 +319,7 @@ class TcpConnection(CountingConnection):
 
     def take_back(self, record: memoryview, hold: Hold) -> None:
         """It is to be dispatched after all, before those that came later."""
-        self._waiting.appendleft((record, hold))
+        self.waiting.appendleft((record, hold))
 
     def _finished(self, reply: RpcReply | None) -> None:
         """The outcome of one call."""
@@ -378,7 +342,7 @@ class TcpConnection(CountingConnection):
             self.flush_soon()
 
     def _send(self, reply: RpcReply) -> None:
-        self._stream.queue(reply)
+        self.stream.queue(reply)
         if not self._in_wakeup:
             self.flush_soon()
 
@@ -391,40 +355,40 @@ class TcpConnection(CountingConnection):
     def _flush(self) -> None:
         self.flush_due = False
         try:
-            if self.closed or (not self._securing.due and self._is_settled()):
+            if self.closed or (not self._securing.due and self.is_settled()):
                 return
         except OSError as error:
-            self._broken(error)
+            self.broken(error)
             return
-        self._work()
+        self.work()
 
     def _settle(self) -> None:
         """Send what there is to send, then decide what to wait for."""
         try:
-            sent = self._stream.flush()
+            sent = self.stream.flush()
         except OSError as error:
-            self._broken(error)
+            self.broken(error)
             return
-        if self._stream.slowed and not self.draining:
+        if self.stream.slowed and not self.draining:
             self._pace.wait()
         if sent and self._securing.due and not self.calls:
             self._secure()
             return
-        over = self._stream.eof and not self._waiting and not self._stream.unfinished
-        if sent and (not self.calls or self._stream.severed) and (self.draining or over):
+        over = self.stream.eof and not self.waiting and not self.stream.unfinished
+        if sent and (not self.calls or self.stream.severed) and (self.draining or over):
             self.close()
             return
-        if self._writing != (writing := not (sent or self._stream.busy)):
+        if self.writing != (writing := not (sent or self.stream.busy)):
             if writing:
                 self._loop.add_writer(self._fd, contain, self.close, self._writable)
             else:
                 self._loop.remove_writer(self._fd)
-            self._writing = writing
-        if sent and self._stream.unfinished and not self._waiting and not self._resuming and not self._pace.waits:
-            self._resume_soon()
+            self.writing = writing
+        if sent and self.stream.unfinished and not self.waiting and not self.resuming and not self._pace.waits:
+            self.resume_soon()
         elif (
-            self._waiting
-            and self._stream.queued <= self._limits.max_unsent
+            self.waiting
+            and self.stream.queued <= self._limits.max_unsent
             and self.calls < self._limits.max_calls
             and not self.draining
             and not self._seat.queued
@@ -436,30 +400,30 @@ class TcpConnection(CountingConnection):
         self._regulate()
 
     def _writable(self) -> None:
-        if self._stream.queued > SLICE:
+        if self.stream.queued > SLICE:
             try:
-                if not self._stream.flush() and not self._stream.busy:
+                if not self.stream.flush() and not self.stream.busy:
                     return  # there is more to send, and to do nothing else until then
             except OSError as error:
-                self._broken(error)
+                self.broken(error)
                 return
-        if self._stream.unfinished and not self._waiting and not self.draining and not self._pace.waits:
-            self._receive(False)
+        if self.stream.unfinished and not self.waiting and not self.draining and not self._pace.waits:
+            self.receive(False)
         else:
-            self._work()
+            self.work()
 
     def _regulate(self) -> None:
         """Read exactly while we can do something with what comes."""
-        stream = self._stream
-        held_up = self._waiting or self.draining or self._securing.waits or self._pace.waits
+        stream = self.stream
+        held_up = self.waiting or self.draining or self._securing.waits or self._pace.waits
         full = stream.starved or stream.queued > self._limits.max_unsent
-        reading = not (held_up or full or stream.eof or (stream.unfinished and self._writing))
+        reading = not (held_up or full or stream.eof or (stream.unfinished and self.writing))
         if stream.starved and not self.draining:
             self._await_memory(stream.starved)
-        if reading != self._reading and not self.closed:
-            self._reading = reading
+        if reading != self.reading and not self.closed:
+            self.reading = reading
             if reading:
-                self._loop.add_reader(self._fd, contain, self.close, self._readable)
+                self._loop.add_reader(self._fd, contain, self.close, self.readable)
             else:
                 self._loop.remove_reader(self._fd)
 
@@ -470,30 +434,32 @@ class TcpConnection(CountingConnection):
             self._memory_awaited = True
             self._account.when_available(size, partial(self._memory_there, size))
         except OutOfMemory:
-            self._fail(f"a record needs a buffer of {size} octets, more than the bound on memory")
+            self.fail(f"a record needs a buffer of {size} octets, more than the bound on memory")
 
     def _memory_there(self, size: int) -> None:
         # Taken now, or somebody else would; used later, for we are inside somebody's release.
         self._memory_awaited = False
         with contextlib.suppress(OutOfMemory):
-            self._stream.give(self._account.lease(size))
+            self.stream.give(self._account.lease(size))
         self._loop.call_soon(contain, self.close, self._receive_held_up)
 
     def _receive_held_up(self) -> None:
         if not self.closed:
-            self._receive(False)
+            self.receive(False)
 
-    def _broken(self, error: OSError) -> None:
+    def broken(self, error: OSError) -> None:
+        """The socket has failed."""
         if isinstance(error, KeysStay):
             _log.warning("%s: %s; closing", self, error)
         else:
             _log.debug("%s: %s", self, error)
-        if not self._waiting or self.draining:
+        if not self.waiting or self.draining:
             self.close()
         else:  # what has come whole is begun all the same
-            self._stream.sever()
+            self.stream.sever()
             self.flush_soon()
 
-    def _fail(self, reason: str) -> None:
+    def fail(self, reason: str) -> None:
+        """Close at once, and say why."""
         _log.warning("%s: %s; closing", self, reason)
         self.close()

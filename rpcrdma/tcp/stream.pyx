@@ -73,25 +73,6 @@ cdef enum:
 cdef class RecordStream(Reading):
     """Receives and sends records on a descriptor that it does not own."""
 
-    cdef size_t max_record
-    cdef size_t most_records
-    cdef readonly bint severed          # nothing can be sent any more
-    cdef bint last
-    cdef Outgoing outgoing
-    # Calls that are answered here.
-    cdef RecordAnswers answers
-    cdef readonly size_t answered
-    cdef uint64_t until
-    cdef readonly bint unfinished
-    # What its host may do; None: anything.
-    cdef Pace pace
-    cdef readonly bint slowed           # what is unfinished is so for that reason
-    # The present turn: whether it has begun, and how much may be sent in it.
-    cdef bint begun
-    cdef size_t may_send
-    # Who sees every record, if anybody does.
-    cdef object tap
-
     def __cinit__(self, int fd, Account account not None, size_t max_record=(1 << 20) + (128 << 10),
                   size_t max_fragments=2048, size_t most_records=1 << 62):
         if max_record > LARGEST_LEASE:
@@ -147,7 +128,7 @@ cdef class RecordStream(Reading):
 
     # -- receiving -----------------------------------------------------------------------------------------------
 
-    def receive(self, bint readable=True):
+    cpdef list receive(self, bint readable=True):
         """Take what has arrived: a list of (record, hold)."""
         cdef list records = []
         cdef int reads
@@ -325,7 +306,7 @@ cdef class RecordStream(Reading):
             self.unsure = self.unfinished = broken(self.fd)
         return 0
 
-    def settle(self):
+    cpdef bint settle(self) except -1:
         """Send, if nothing else can have to be looked at."""
         if self.eof or self.severed or self.slowed or self.starved:
             return False

@@ -310,7 +310,7 @@ def test_a_peer_that_takes_no_replies_is_not_answered_for_ever(tmp_path):
         for _ in range(50):
             await asyncio.sleep(0.01)
         (connection,) = both.listeners[0].connections
-        waiting = connection._stream.queued
+        waiting = connection.stream.queued
         both.native.writer.transport.resume_reading()
         for _ in range(200):
             assert len(await both.native.reply()) == 24 + 104 + (1 << 20)

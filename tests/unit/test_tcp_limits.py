@@ -31,7 +31,7 @@ def test_a_record_that_stops_half_way_costs_the_connection() -> None:
         async with serving(transfer_time=60.0) as server:
             client = await server.connect()
             client.writer.write(bytes(call(0))[:7])
-            await until(lambda: server.listener.connections and server.connection()._stream.partial)
+            await until(lambda: server.listener.connections and server.connection().stream.partial)
             connection = server.connection()
             now = asyncio.get_running_loop().time()
             server.listener.check_times(now)
@@ -96,7 +96,7 @@ def test_memory_that_is_short_delays_calls_and_loses_none() -> None:
             leases = [account.lease(65536) for _ in range(15)]
             client.send(sum_call(b"\1" * 200_000, xid=1))
             client.send(sum_call(b"\1" * 200_000, xid=2))
-            await until(lambda: blocker()._stream.starved)
+            await until(lambda: blocker().stream.starved)
             await turns()
             for lease in leases:
                 lease.release()

@@ -12,6 +12,7 @@ import pytest
 
 from rpcrdma import pipes
 from tests.support.nfs4_native import run as v4_run
+from tests.support.watched_streams import watch_streams
 from tests.unit import test_nfs4_native as v4
 from tests.unit import vfs_support
 from tests.unit.test_nfs3_native import GETATTR, READ, handle, run
@@ -47,7 +48,7 @@ async def stuck(both, node, calls):
     (connection,) = both.listeners[0].connections
     for _ in range(1000):
         await asyncio.sleep(0.01)
-        if connection._writing and pipes.in_use():
+        if connection.writing and pipes.in_use():
             return connection
     raise AssertionError("nothing waits in pipes")
 
@@ -259,35 +260,22 @@ def test_version_4_reads_the_same(tmp_path, place, most):
         pipes.bound(bound)
 
 
-def test_who_asks_for_much_leaves_others_their_turn(tmp_path):
+def test_who_asks_for_much_leaves_others_their_turn(tmp_path, monkeypatch):
+    watch_streams(monkeypatch)
+
     async def scenario(both):
         node = await file_of(both, bytes(2 * MIB))
         (connection,) = both.listeners[0].connections
-        stream = connection._stream
-        turns = []
-
-        class Watched:
-            """The record stream, each of whose turns is looked at."""
-
-            def __getattr__(self, name):
-                return getattr(stream, name)
-
-            def receive(self, readable=True):
-                before = stream.sent_octets + stream.queued
-                try:
-                    return stream.receive(readable)
-                finally:
-                    turns.append(stream.sent_octets + stream.queued - before)
-
-        connection._stream = Watched()
+        stream = connection.stream
+        stream.watch()
         for number in range(40):  # in one segment, and nothing comes after it that would wake the server
             both.native.send(READ, read(node, number % 2 * MIB, MIB))
         both.native.writer.write_eof()
         for _ in range(40):
             assert len(await both.native.reply()) == HEAD + MIB
         assert await both.native.reader.read() == b""
-        assert max(turns) < 6 * MIB
-        return turns
+        assert max(stream.answers) < 6 * MIB
+        return stream.answers
 
     assert sum(run("memory", tmp_path, scenario)) > 0
 

@@ -38,12 +38,12 @@ def test_a_peer_that_takes_no_replies_is_not_read_from_and_then_closed(caplog: p
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             for xid in range(200):
                 client.send(data_call(100_000, xid=xid))
-            await until(lambda: server.listener.connections and server.connection()._writing)
+            await until(lambda: server.listener.connections and server.connection().writing)
             await turns()
             connection = server.connection()
-            assert connection._writing
-            assert not connection._reading
-            assert connection._stream.queued < 400_000  # of the 20 MB asked for
+            assert connection.writing
+            assert not connection.reading
+            assert connection.stream.queued < 400_000  # of the 20 MB asked for
             now = connection._loop.time()
             connection.check_time(now)
             connection.check_time(now + 59)
@@ -76,11 +76,11 @@ def test_nobody_waits_for_a_socket_when_all_replies_have_left() -> None:
                 client.send(data_call(1_000_000, xid=xid))
                 await until(lambda: server.listener.connections and server.connection().served == xid + 1)  # noqa: B023
             connection = server.connection()
-            await until(lambda: connection._writing)
-            assert connection._reading
+            await until(lambda: connection.writing)
+            assert connection.reading
             client.reader._transport.resume_reading()  # type: ignore[attr-defined]
             assert [await client.xid() for _ in range(8)] == list(range(8))
-            await until(lambda: not connection._writing)
+            await until(lambda: not connection.writing)
 
     run(test)
 
@@ -114,14 +114,14 @@ def test_a_slow_peer_that_makes_headway_is_kept() -> None:
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             for xid in range(30):
                 client.send(data_call(1_000_000, xid=xid))
-            await until(lambda: server.listener.connections and server.connection()._stream.queued)
+            await until(lambda: server.listener.connections and server.connection().stream.queued)
             connection, now = server.connection(), 1000.0
             connection.check_time(now)
-            before = connection._stream.sent_octets
+            before = connection.stream.sent_octets
             client.reader._transport.resume_reading()  # type: ignore[attr-defined]
             for xid in range(30):
                 assert len(await client.receive()) > 1_000_000, xid
-            assert connection._stream.sent_octets > before
+            assert connection.stream.sent_octets > before
             connection.check_time(now + 61)
             assert not connection.closed
 
@@ -148,7 +148,7 @@ def test_a_peer_that_has_finished_sending_still_gets_its_replies() -> None:
             client = await server.connect()
             client.send(call(0, xid=1))
             client.writer.write_eof()
-            await until(lambda: server.service.running and server.connection()._stream.eof)
+            await until(lambda: server.service.running and server.connection().stream.eof)
             gate.set()
             assert await client.xid() == 1
             assert await client.ended()
@@ -200,7 +200,7 @@ def test_calls_that_came_whole_before_a_reset_are_carried_out() -> None:
             await until(lambda: server.service.running == 2)
             connection, closed = server.connection(), []
             connection.on_close(lambda: closed.append(1))
-            assert len(connection._waiting) == 7
+            assert len(connection.waiting) == 7
             await reset(client.writer)
             gate.set()
             await until(lambda: closed)
@@ -240,7 +240,7 @@ def test_draining_waits_for_replies_to_be_taken_but_not_for_ever() -> None:
             client.reader._transport.pause_reading()  # type: ignore[attr-defined]
             for xid in range(10):
                 client.send(data_call(1_000_000, xid=xid))
-            await until(lambda: server.listener.connections and server.connection()._writing)
+            await until(lambda: server.listener.connections and server.connection().writing)
             await server.listener.drain(0.01)
             assert len(server.listener.connections) == 1
             draining = asyncio.ensure_future(server.listener.drain(10))

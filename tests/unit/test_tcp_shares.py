@@ -96,11 +96,11 @@ def test_peers_that_have_gone_are_noticed_while_nobody_reads_from_them() -> None
             async with many(server, 20, "127.0.0.1", mark(MIB) + bytes(100_000)) as socks:
                 for sock in socks:
                     await loop.sock_sendall(sock, bytes(100_000))
-                await until(lambda: sum(each._stream.missing == MIB - 200_000 for each in connections) == 20)
+                await until(lambda: sum(each.stream.missing == MIB - 200_000 for each in connections) == 20)
                 held = exhaust(server)
                 for sock in socks:  # more than any of their buffers takes by now, and less than the record
                     await loop.sock_sendall(sock, bytes(400_000))
-                await until(lambda: all(each._stream.starved for each in connections))
+                await until(lambda: all(each.stream.starved for each in connections))
                 patient = socks.pop()
                 for sock in socks:
                     sock.close()
@@ -121,7 +121,7 @@ def test_a_peer_that_has_sent_all_and_waits_is_not_taken_for_gone() -> None:
             client = await server.connect()
             client.send(call(0, xid=7))
             client.writer.write_eof()
-            await until(lambda: server.listener.connections and server.connection()._stream.starved)
+            await until(lambda: server.listener.connections and server.connection().stream.starved)
             server.listener.check_times(asyncio.get_running_loop().time())
             for lease in held:
                 lease.release()
@@ -161,16 +161,16 @@ def test_a_slow_reader_lives_as_long_as_memory_is_plenty() -> None:
         async with serving() as server:
             calls = b"".join(mark(44) + bytes(data_call(MIB, xid)) for xid in range(8))
             async with many(server, 1, "127.0.0.1", calls) as (sock,):
-                await until(lambda: server.listener.connections and server.connection()._stream.queued > MIB)
+                await until(lambda: server.listener.connections and server.connection().stream.queued > MIB)
                 began = asyncio.get_running_loop().time()
                 for now in range(0, 200, 10):
-                    before = server.connection()._stream.sent_octets
-                    while server.connection()._stream.sent_octets == before:
+                    before = server.connection().stream.sent_octets
+                    while server.connection().stream.sent_octets == before:
                         with contextlib.suppress(BlockingIOError):
                             sock.recv(65536)
                         await asyncio.sleep(0)
                     server.listener.check_times(began + now)
-                    if not server.connection()._stream.queued:
+                    if not server.connection().stream.queued:
                         break
 
     run(test)
@@ -280,7 +280,7 @@ def test_records_behind_calls_that_wait_are_left_where_they_are() -> None:
             client.writer.write(calls + nonsense + mark(40) + bytes(call(0, xid=1000)))
             await until(lambda: server.service.running == 128)
             await turns()
-            assert len(server.connection()._waiting) <= 300
+            assert len(server.connection().waiting) <= 300
             gate.set()
             assert [await client.xid() for _ in range(201)] == [*range(200), 1000]
 

@@ -43,7 +43,7 @@ def test_a_peer_that_takes_no_starttls_costs_no_turns_of_the_loop(
             await until(lambda: bool(connections))
             (connection,) = connections
             connection._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            while not connection._stream.queued:
+            while not connection.stream.queued:
                 await loop.sock_sendall(sock, (struct.pack(">I", 0x80000000 | len(null)) + null) * 50)
                 await asyncio.sleep(0.01)
             await loop.sock_sendall(sock, PROBE + PROBE)

@@ -4,13 +4,13 @@ import asyncio
 import itertools
 import random
 import struct
-from types import SimpleNamespace
 
 import pytest
 
 from rpcrdma import turns
 from rpcrdma.turns import SLICE
 from rpcrdma.verbs.interface import RdmaRead, RdmaWrite, Send
+from tests.support.watched_streams import watch_streams
 from tests.unit.softiwarp_support import world
 from tests.unit.test_nfs3_native import GETATTR, READ, WRITE, handle, run
 from tests.unit.test_tcp_pages import HEAD, MIB, file_of, read
@@ -31,43 +31,14 @@ def test_others_are_there_if_one_had_a_turn_lately():
 
 
 def watch(both):
-    """What the turns of the first connection move: (received, sent) each, and how much waits after each."""
+    """What the turns of the first connection move from now on."""
     (connection,) = both.listeners[0].connections
-    stream = connection._stream
-    moved = []
+    return connection.stream.watch()
 
-    def octets():
-        return stream.received_octets, stream.sent_octets
 
-    class Watched:
-        """The record stream; a turn ends with flush(), or with settle() where that is enough."""
-
-        def __init__(self):
-            self.before = octets()
-
-        def __getattr__(self, name):
-            return getattr(stream, name)
-
-        def flush(self, everything=False):
-            try:
-                return stream.flush(everything)
-            finally:
-                self.ended()
-
-        def settle(self):
-            if settled := stream.settle():
-                self.ended()
-            return settled
-
-        def ended(self):
-            now = octets()
-            moved.append(
-                SimpleNamespace(received=now[0] - self.before[0], sent=now[1] - self.before[1], queued=stream.queued)
-            )
-            self.before = now
-
-    connection._stream = Watched()
-    return moved
+@pytest.fixture(autouse=True)
+def watched(monkeypatch):
+    watch_streams(monkeypatch)
 
 
 def test_large_reads_are_sent_in_slices_while_there_are_others(tmp_path):

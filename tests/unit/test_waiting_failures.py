@@ -194,7 +194,7 @@ def test_what_goes_wrong_with_a_late_reply_costs_its_connection(tmp_path):
 
     async def scenario(both, node):
         (connection,) = both.listeners[0].connections
-        connection._stream.set_tap(Tap())
+        connection.stream.set_tap(Tap())
         both.native.send(WRITE, write_arguments(node, 0, b"shown"))
         with pytest.raises(asyncio.IncompleteReadError):
             await both.native.reply()
