@@ -14,7 +14,7 @@ that it cannot become is declined.
 """
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from cpython.dict cimport PyDict_GetItem, PyDict_Next
+from cpython.dict cimport PyDict_Next
 from cpython.object cimport PyObject
 from libc.errno cimport EACCES, EINVAL, EPERM, EROFS, ETXTBSY, errno
 from libc.stdint cimport uint32_t
@@ -134,15 +134,9 @@ cdef class NativeFiles:
     # -- files and callers ---------------------------------------------------------------------------------------
     cdef Node find(self, const uint8_t *handle, size_t size):
         """The node of a handle if it is among those in use, or its file is in memory; None otherwise."""
-        cdef Node node
-        cdef bytes octets = PyBytes_FromStringAndSize(<char *>handle, size)
         cdef NodeTable nodes = self.tables.nodes
-        cdef PyObject *found = PyDict_GetItem(<dict>nodes.recent, octets)
-        if found == NULL:
-            return self.reopened(octets)
-        node = <Node>found
-        node.used = nodes.sweep_number
-        return node
+        cdef Node node = nodes.in_use(handle, size)
+        return self.reopened(PyBytes_FromStringAndSize(<char *>handle, size)) if node is None else node
 
     cdef Node reopened(self, bytes handle):
         """The node of a handle that is not among those in use: there may be more files than descriptors. Whatever is

@@ -11,9 +11,12 @@ its file system from being unmounted. Use is noted in the node and the order of 
 by, since a call that only notes a number costs nothing.
 """
 
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.dict cimport PyDict_GetItem
 from cpython.long cimport PyLong_AsVoidPtr, PyLong_FromVoidPtr
 from cpython.object cimport PyObject
+from libc.stdint cimport uint8_t
+from libc.string cimport memcmp
 
 from nfsd.vfs.records cimport Inode, Node
 
@@ -45,6 +48,21 @@ cdef class NodeTable:
     def __len__(self):
         return len(self.nodes)
 
+    cdef Node in_use(self, const uint8_t *handle, size_t size):
+        """The node of a handle that has been used of late; None if there is none. Clients often go on with the file of
+        the call before: to see that takes less than to look for it."""
+        cdef Node node = self.latest
+        cdef PyObject *found
+        if node is not None and <size_t>len(node.handle) == size and memcmp(<char *>node.handle, handle, size) == 0:
+            node.used = self.sweep_number
+            return node
+        found = PyDict_GetItem(<dict>self.recent, PyBytes_FromStringAndSize(<char *>handle, size))
+        if found == NULL:
+            return None
+        self.latest = node = <Node>found
+        node.used = self.sweep_number
+        return node
+
     cpdef Node find(self, handle):
         cdef Node node = self.recent.get(handle)
         cdef PyObject *found
@@ -61,6 +79,7 @@ cdef class NodeTable:
         cdef Py_ssize_t most
         node.used = self.sweep_number
         node.table = self.nodes
+        self.latest = None
         self.nodes[node.handle] = PyLong_FromVoidPtr(<void *>node)
         self.recent[node.handle] = node
         self.added_keys[self.added % ADDED_KEPT] = hash(node.key)
@@ -105,6 +124,7 @@ cdef class NodeTable:
                 return
 
     def forget(self, Node node not None):
+        self.latest = None
         self.recent.pop(node.handle, None)
 
     def forget_inode(self, Inode inode not None):
@@ -120,6 +140,7 @@ cdef class NodeTable:
         return found
 
     def disown(self, Node node not None):
+        self.latest = None
         self.recent.pop(node.handle, None)
         found = self.nodes.get(node.handle)
         if found is not None and PyLong_AsVoidPtr(found) == <void *>node:
@@ -128,6 +149,7 @@ cdef class NodeTable:
     cpdef int evict(self, Py_ssize_t count) except -1:
         cdef Py_ssize_t spared = 0
         cdef Node node
+        self.latest = None
         while count > 0 and self.recent:
             handle, node = self.recent.popitem(False)
             if node.used >= self.sweep_number and spared < SPARED:
@@ -142,6 +164,7 @@ cdef class NodeTable:
     def sweep(self):
         cdef Py_ssize_t left
         cdef Node node
+        self.latest = None
         self.sweep_number += 1
         for left in range(min(len(self.recent), _swept_at_once)):
             handle, node = self.recent.popitem(False)
@@ -149,6 +172,7 @@ cdef class NodeTable:
                 self.recent[handle] = node
 
     def clear(self):
+        self.latest = None
         self.recent.clear()
         self.remembered.clear()
         return self.all()

@@ -6,6 +6,7 @@ import gc
 import os
 import random
 import struct
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -100,6 +101,46 @@ def test_files_that_are_not_at_hand(kind, tmp_path, seed):
         # Opening by handle may have to read the disk: a worker's.
         assert waited["GETATTR"] == native[GETATTR]
         assert waited["ACCESS"] == native[ACCESS]
+
+
+def size_in(reply):
+    """What a reply to GETATTR tells."""
+    return int.from_bytes(reply[44:52])
+
+
+LEAVES = {
+    "by a sweep": lambda nodes, node: [nodes.sweep() for _ in range(IDLE_SWEEPS + 1)],
+    "by an eviction": lambda nodes, node: nodes.evict(100),
+    "when it is forgotten": lambda nodes, node: nodes.forget(node()),
+    "when it is nobody's": lambda nodes, node: nodes.disown(node()),
+    "at the end": lambda nodes, node: nodes.clear(),
+}
+
+
+@pytest.mark.parametrize("how", LEAVES)
+def test_the_file_of_the_call_before_may_have_gone(tmp_path, how):
+    """Going on with a file takes no search for it. Once its record has gone, it is searched for again."""
+
+    async def scenario(both):
+        found, _ = await handles(both, random.Random(1))
+        for _ in range(2):
+            before = await both.native.call(GETATTR, found[0])
+        nodes = both.service.nodes
+        (there,) = [node for node in nodes.all() if opaque(node.handle) == found[0]]
+        record, size = weakref.ref(there), os.stat(f"/proc/self/fd/{there.fd}").st_size
+        assert size == size_in(before)
+        del there
+        LEAVES[how](nodes, record)
+        gc.collect()
+        assert record() is None, "something else has it"
+        os.truncate(os.path.join(both.path, "f0"), 4321)
+        after = await both.native.call(GETATTR, found[0])
+        assert size_in(after) == 4321
+        # Another file may have the memory of that one's record.
+        for handle in found[1:]:
+            assert (await both.native.call(GETATTR, handle))[4:] == (await both.general.call(GETATTR, handle))[4:]
+
+    run("memory", tmp_path, scenario)
 
 
 def test_what_leads_nowhere_is_told_natively(tmp_path):
