@@ -1,7 +1,8 @@
 """One TCP connection of the server: records in, calls out, replies back, and what it may use.
 
-Owns :class:`TcpConnection` (a :class:`rpcrdma.rpc.program.Transport`). Imports the record stream, the dispatcher and
-asyncio; :mod:`rpcrdma.server.tcp` makes connections and looks at each once a second.
+Owns :class:`TcpConnection` (a :class:`rpcrdma.rpc.program.Transport`). Imports what every wake-up goes through
+(:mod:`rpcrdma.tcp.wakeups`), the record stream, the dispatcher and asyncio; :mod:`rpcrdma.server.tcp` makes
+connections and looks at each once a second.
 
 Operation: one wake-up takes every call that has arrived; the replies of all that finish at once leave in one system
 call. Replies of calls that had to wait are gathered until the event loop's next turn and leave together as well.
