@@ -100,7 +100,7 @@ class MountTable:
 
     def sweep(self) -> None:
         """Let go of what has not been used for some seconds."""
-        for mount in list(self._by_id.values()):
+        for mount in set(self._by_id.values()):  # one may serve for several
             mount.rest()
 
     def shut(self) -> None:

@@ -136,7 +136,6 @@ def test_the_file_of_the_call_before_may_have_gone(tmp_path, how):
         os.truncate(os.path.join(both.path, "f0"), 4321)
         after = await both.native.call(GETATTR, found[0])
         assert size_in(after) == 4321
-        # Another file may have the memory of that one's record.
         for handle in found[1:]:
             assert (await both.native.call(GETATTR, handle))[4:] == (await both.general.call(GETATTR, handle))[4:]
 
