@@ -11,26 +11,27 @@ An answer needs a credit that can be granted with it, and is first come, first s
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from rpcrdma.engine.backward import BackwardChannel
 from rpcrdma.engine.calls import Chain, ForwardCall, OptionAnswer, Refusal, Suspects
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.counters import Counters
 from rpcrdma.engine.credits import Credits
-from rpcrdma.engine.environment import Memory, Trace
+from rpcrdma.engine.environment import Memory, Poisoned, Trace
 from rpcrdma.engine.extensions import ask
 from rpcrdma.engine.reduce import NoRoom, Reply, reduce
 from rpcrdma.engine.spoiling import Spoilt
+from rpcrdma.engine.state import ResponderState
 from rpcrdma.engine.transmit import compose
 from rpcrdma.engine.versions import VERSIONS, Versions
-from rpcrdma.verbs.interface import RdmaWrite, Send
+from rpcrdma.verbs.interface import Send
 from rpcrdma.wire.header import CALL, RDMA_NOMSG, Fault, Header, OptionHeader, Shortage
 from rpcrdma.wire.private_data import Properties
 from rpcrdma.wire.version_two import VersionTwo
 
 
-class Answers:
+class Answers(ResponderState):
     """What one connection answers."""
 
     def __init__(
@@ -40,17 +41,16 @@ class Answers:
         posted: int,
         memory: Memory,
         counters: Counters,
+        poisoned: Poisoned | None,
         trace: Trace | None,
         on_settled: Callable[[int, Properties], None] | None,
     ) -> None:
-        self.chains: list[tuple[Sequence[RdmaWrite], Send, Chain]] = []
-        """Writes and Sends to post, each chain with its token."""
-        self.versions = Versions(options, negotiated, on_settled)
-        self.counters = counters
         # Where memory was too short for all Receives, the connection begins with fewer credits.
         limit = min(options.credits, max(posted - options.backward_credits, 1))
-        self.credits = Credits(limit, min(options.backward_credits, posted - limit), posted, options.credits)
-        self.backward = BackwardChannel(self.credits.target - limit, self.credits, self.counters)
+        ledger = Credits(limit, min(options.backward_credits, posted - limit), posted, options.credits)
+        versions = Versions(options, negotiated, on_settled)
+        super().__init__(ledger, counters, versions, poisoned, trace is not None)
+        self.backward = BackwardChannel(ledger.target - limit, ledger, counters)
         self.suspects = Suspects()
         self._options = options
         self._memory = memory

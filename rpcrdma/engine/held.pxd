@@ -4,6 +4,7 @@ from libc.stdint cimport uint8_t
 
 from rpcrdma.engine.credits cimport Credits
 from rpcrdma.engine.replies cimport NativeReply, Replies
+from rpcrdma.engine.state cimport ResponderState
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.place cimport Answerer, Held
 from rpcrdma.wire.transport_header cimport header_t
@@ -28,7 +29,7 @@ cdef class HeldMessage(Held):
 cdef class HeldCalls:
     """The calls of one connection that wait."""
 
-    cdef object responder
+    cdef ResponderState responder
     cdef Replies replies
     cdef Credits credits
     cdef Answerer native

@@ -40,7 +40,10 @@ cdef class HeldMessage(Held):
 
 
 cdef class HeldCalls:
-    def __init__(self, responder, Replies replies not None, Account receive_account not None, options, run, owner):
+    def __init__(
+        self, ResponderState responder not None, Replies replies not None, Account receive_account not None, options, run,
+        owner,
+    ):
         self.responder = responder
         self.replies = replies
         self.credits = replies.credits

@@ -37,7 +37,7 @@ class NativeResponder(NativeOwner):
         """``run`` is called when the responder has been given something to do outside of any event of its owner's.
         Calls that have to wait are kept if the ``owner`` lets them."""
     late: list[Received] | None
-    """Calls of the last :meth:`received` that were left alone because the host is over its rates; None: there are none.
+    """Calls of the last batch that were left alone because the host is over its rates; None: there are none.
     The caller has them, and offers them again when the host may have calls again."""
     def set_pace(self, pace: Pace) -> None:
         """Begin no call while the host is over its rates."""
@@ -45,8 +45,6 @@ class NativeResponder(NativeOwner):
         """The messages that are, or begin, calls, and all others."""
     def set_endpoint(self, endpoint: NativeEndpoint) -> None:
         """Post replies there from now on: a capture's tap, or the real endpoint again."""
-    def received(self, messages: Sequence[Received]) -> list[Received]:
-        """Answer what can be answered; the others are returned, for :meth:`Responder.received`."""
     def refused_call(self, handle: int | None) -> int | None:
         """The XID of the answered call whose memory this handle named, if it was one of the latest."""
     def let_go(self) -> None:

@@ -75,29 +75,9 @@ cdef bint one_chunk(const uint8_t *octets, const header_t *header) noexcept nogi
 
 
 cdef class NativeResponder(NativeOwner):
-    cdef object responder
-    cdef Replies replies
-    cdef HeldCalls held
-    cdef Credits credits
-    cdef object run
-    cdef Answerer native
-    cdef Account receive_account
-    cdef size_t receive_buffer
-    cdef size_t most                # octets of a Read chunk
-    cdef size_t most_segments
-    cdef Pace pace                  # of the host; None: it may do anything
-    cdef readonly list late         # calls of the last batch that the host may not have yet; None: there are none
-    # What holds for this batch.
-    cdef bint begun
-    cdef bint takes                 # calls
-    cdef bint fetches               # calls with a Read chunk
-    cdef bint wary                  # some calls may be poisoned
-    cdef bint passed_on             # the responder has something to do
-    cdef long spare                 # what a grant may not count on: messages of the batch that may be no calls
-
     def __init__(
-        self, responder, NativeEndpoint endpoint not None, Answerer native not None, Account account not None,
-        Account receive_account not None, options, run, owner=None,
+        self, ResponderState responder not None, NativeEndpoint endpoint not None, Answerer native not None,
+        Account account not None, Account receive_account not None, options, run, owner=None,
     ):
         self.responder = responder
         self.replies = Replies(responder, endpoint, native, account)
@@ -134,11 +114,10 @@ cdef class NativeResponder(NativeOwner):
         """Find out what holds until :meth:`pause`."""
         self.begun = True
         self.spare = 0
-        self.takes = self.responder.answers_natively
+        self.takes = (self.replies.version or self.replies.learn()) and self.responder.answers_natively()
         if self.takes:
-            self.wary = self.responder.wary
-            self.replies.begin()
-            self.fetches = self.responder.may_read and not self.responder.awaits_memory
+            self.wary = self.responder.is_wary()
+            self.fetches = self.responder.may_read and not self.responder.to_read
         return 0
 
     cdef int pause(self) except -1:
@@ -146,7 +125,7 @@ cdef class NativeResponder(NativeOwner):
         self.begun = False
         self.native.pause()
         self.replies.count()
-        if self.passed_on or self.credits.posted < self.credits.target or not self.responder.answers_natively:
+        if self.passed_on or self.credits.posted < self.credits.target or not self.responder.answers_natively():
             self.passed_on = False
             self.responder.proceed()
             self.run()
@@ -155,7 +134,8 @@ cdef class NativeResponder(NativeOwner):
     def set_endpoint(self, NativeEndpoint endpoint not None):
         self.replies.endpoint = self.replies.reply.endpoint = endpoint
 
-    def received(self, messages):
+    cdef object take(self, messages):
+        """Answer what can be answered, and return the others."""
         cdef list rest = []
         cdef Lease lease
         cdef size_t taken = 0

@@ -2,7 +2,9 @@
 
 from libc.stdint cimport uint8_t, uint32_t, uint64_t
 
+from rpcrdma.engine.counters cimport Counters
 from rpcrdma.engine.credits cimport Credits
+from rpcrdma.engine.state cimport ResponderState
 from rpcrdma.memory cimport Account, Lease
 from rpcrdma.pipes cimport Pipe
 from rpcrdma.place cimport Answerer, Place
@@ -61,14 +63,14 @@ cdef class NativeReply(Place):
 cdef class Replies:
     """Where a connection's calls are answered natively, one at a time, and what has been posted there."""
 
-    cdef object responder
+    cdef ResponderState responder
     cdef Credits credits
-    cdef object counters
+    cdef Counters counters
     cdef NativeEndpoint endpoint
     cdef Answerer native
     cdef NativeReply reply
-    # What holds for this batch.
-    cdef uint32_t version
+    # What holds once the version is settled.
+    cdef uint32_t version       # 0: it is not
     cdef size_t threshold
     cdef bint invalidate
     # Added to the counters at its end.
@@ -85,7 +87,7 @@ cdef class Replies:
     cdef Written written[REMEMBERED]
     cdef size_t latest
 
-    cdef int begin(self) except -1
+    cdef bint learn(self) except -1
     cdef bint leave(self, const uint8_t *octets, size_t size, const header_t *header, int reason) noexcept
     cdef int prepare(self, const uint8_t *octets, const header_t *header) except -2
     cdef int write(self, const uint8_t *call, size_t size, const header_t *header) except -1

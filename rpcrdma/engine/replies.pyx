@@ -273,7 +273,10 @@ cdef class NativeReply(Place):
 
 
 cdef class Replies:
-    def __init__(self, responder, NativeEndpoint endpoint not None, Answerer native not None, Account account not None):
+    def __init__(
+        self, ResponderState responder not None, NativeEndpoint endpoint not None, Answerer native not None,
+        Account account not None,
+    ):
         self.responder = responder
         self.credits = responder.credits
         self.counters = responder.counters
@@ -283,14 +286,16 @@ cdef class Replies:
         self.reply.account = account
         self.reply.endpoint = endpoint
 
-    cdef int begin(self) except -1:
-        """Find out what holds until the next batch."""
+    cdef bint learn(self) except -1:
+        """Find out what holds for the connection's remaining life. Whether that is settled."""
         versions = self.responder.versions
+        if versions.settled is None:
+            return False
         properties = versions.properties
-        self.version = versions.settled
         self.threshold = properties.send_threshold
         self.invalidate = properties.remote_invalidation
-        return 0
+        self.version = versions.settled
+        return True
 
     cdef bint leave(self, const uint8_t *octets, size_t size, const header_t *header, int reason) noexcept:
         """Leave a message to the responder, and count that; NULL: it is not known which call it is. Returns False."""
@@ -397,7 +402,7 @@ cdef class Replies:
         return 0
 
     cdef int count(self) except -1:
-        counters = self.counters
+        cdef Counters counters = self.counters
         if self.received_calls:
             self.responder.received_messages += self.received_calls
             counters.receives += self.received_calls

@@ -31,7 +31,6 @@ Versions
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Sequence
 
 from rpcrdma.departed import nothing
@@ -46,7 +45,7 @@ from rpcrdma.engine.reduce import Reply
 from rpcrdma.engine.versions import VERSIONS
 from rpcrdma.holds import Hold
 from rpcrdma.memory import Lease, OutOfMemory
-from rpcrdma.verbs.interface import RdmaRead, Received
+from rpcrdma.verbs.interface import Received
 from rpcrdma.wire.header import (
     CALL,
     FIXED_WORDS,
@@ -86,72 +85,17 @@ class Responder(Answers):
         trace: Trace | None = None,
         on_settled: Callable[[int, Properties], None] | None = None,
     ) -> None:
-        super().__init__(options, negotiated, posted, memory, counters or Counters(), trace, on_settled)
-        self.receives: list[Lease] = []
-        """Receives to post."""
-        self.reads: list[tuple[list[RdmaRead], ForwardCall]] = []
-        """RDMA Reads to post, each chain with its token."""
-        self.calls: list[ForwardCall] = []
-        """Calls to execute."""
-        self.failure: str | None = None
-        """Why the connection must be closed."""
-        self.closed = False
-        self.received_messages = 0
-        self.draining = False
-        """New calls are no longer taken."""
-        self.may_read = True
-        """Whether the peer allows any RDMA Read. Where it does not, calls with Read chunks get an error."""
+        super().__init__(options, negotiated, posted, memory, counters or Counters(), poisoned, trace, on_settled)
         self._receive_memory = receive_memory
         self._wake = wake
-        self.poisoned = poisoned
-        """Calls that get an error when they come, if there may be any."""
-        self._to_read: deque[ForwardCall] = deque()
         self._awaiting_receive = False
         self._awaiting_sink = False
         self._may_wait = True
 
-    @property
-    def answers_natively(self) -> bool:
-        """Whether short calls may be answered without it (:mod:`rpcrdma.engine.native`): not before the version is
-        settled, nor while something is to be looked at more closely."""
-        return (
-            self.versions.settled is not None
-            and not self.closed
-            and not self.draining
-            and self.failure is None
-            and self._trace is None
-        )
-
-    @property
-    def wary(self) -> bool:
-        """Whether calls may come that are ``poisoned``: these are not to be answered natively."""
-        if self.poisoned is None:
-            return False
-        if self.poisoned:
-            return True
-        self.poisoned = None
-        return False
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether it wants nothing posted, executed or ended."""
-        wanted = self.calls or self.receives or self.reads or self.chains
-        return not wanted and not self.draining and self.failure is None
-
-    @property
-    def awaits_memory(self) -> bool:
-        """Whether calls wait for memory to fetch their Read chunks to: who comes now comes after them."""
-        return bool(self._to_read)
-
-    @property
-    def idle(self) -> bool:
-        """Nothing received is unanswered, and everything sent has left."""
-        return not self.credits.outstanding and not self.credits.unsent
-
     def awaits_peer(self, executing: int) -> bool:
         """Whether something waits for the peer, apart from the ``executing`` calls: for it to take what is sent, or to
         have its memory read."""
-        ours = executing + len(self._to_read) + len(self._to_answer) + len(self.calls)
+        ours = executing + len(self.to_read) + len(self._to_answer) + len(self.calls)
         return bool(self.credits.unsent) or self.credits.outstanding > ours
 
     # Inputs
@@ -238,11 +182,6 @@ class Responder(Answers):
         """The peer does not use the credits it has: as many as a connection begins with are enough."""
         self.credits.shrink(self._options.first_credits)
 
-    @property
-    def holds_too_many(self) -> bool:
-        """Whether more Receives are posted than are promised: they are not to be posted again."""
-        return self.credits.posted > self.credits.target
-
     def proceed(self) -> None:
         """Do what has become possible by what was done natively."""
         self._advance()
@@ -281,7 +220,7 @@ class Responder(Answers):
         if self.closed:
             return
         self.closed = True
-        for call in [*self._to_read, *self.calls]:
+        for call in [*self.to_read, *self.calls]:
             call.release()
         for answer in self._to_answer:
             if isinstance(answer, tuple):
@@ -292,7 +231,7 @@ class Responder(Answers):
             unread.release()
         for _, _, chain in self.chains:
             chain.release()
-        for output in (self._to_read, self._to_answer, self.calls, self.receives, self.reads, self.chains):
+        for output in (self.to_read, self._to_answer, self.calls, self.receives, self.reads, self.chains):
             output.clear()
         self.backward.close()
         # Whoever still has a call of this connection's has this, but not the connection.
@@ -378,15 +317,15 @@ class Responder(Answers):
             self.calls.append(call)
         else:
             call.plan = plan
-            self._to_read.append(call)
+            self.to_read.append(call)
         return True
 
     # Read chunks
 
     def _start_reads(self) -> None:
         """Fetch the Read chunks of as many waiting calls as memory allows, first come, first served."""
-        while self._to_read:
-            call = self._to_read[0]
+        while self.to_read:
+            call = self.to_read[0]
             plan = call.plan
             assert plan is not None
             if plan.size:
@@ -394,7 +333,7 @@ class Responder(Answers):
                 if sink is None:
                     return
                 call.hold_sink(sink)
-            self._to_read.popleft()
+            self.to_read.popleft()
             reads = plan.reads(call.sink)
             if reads:
                 self.counters.reads += len(reads)
@@ -448,7 +387,7 @@ class Responder(Answers):
             return
         if self.credits.posted < self.credits.target:
             self._repost()
-        if self._to_read:
+        if self.to_read:
             self._start_reads()
         if self._to_answer:
             self._answer()

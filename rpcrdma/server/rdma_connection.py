@@ -30,7 +30,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ from rpcrdma.engine.backward import BackwardCall
 from rpcrdma.engine.calls import ForwardCall
 from rpcrdma.engine.config import ResponderOptions
 from rpcrdma.engine.native import NativeResponder
+from rpcrdma.engine.receiving import ReceivingConnection
 from rpcrdma.engine.responder import Responder
 from rpcrdma.firewall import contain
 from rpcrdma.hosts import Seat
@@ -56,7 +57,7 @@ from rpcrdma.server.rdma_options import SMALLEST_BLOCK as SMALLEST_BLOCK
 from rpcrdma.server.rdma_options import RdmaServerOptions as RdmaServerOptions
 from rpcrdma.server.slowing import Slowing
 from rpcrdma.verbs.departed import DepartedEndpoint
-from rpcrdma.verbs.interface import ConnectRequest, Endpoint, Received, RemoteAccessError
+from rpcrdma.verbs.interface import ConnectRequest, Endpoint, RemoteAccessError
 from rpcrdma.verbs.native import NativeEndpoint
 from rpcrdma.wire import private_data
 
@@ -71,18 +72,18 @@ _trace_log = logging.getLogger("rpcrdma.trace")
 """Trace points, at level DEBUG. Looked at when a connection is made."""
 
 
-class RdmaConnection(Unsecured):
+class RdmaConnection(ReceivingConnection, Unsecured):
     """One connection: handler of its endpoint's events, and the transport of its calls."""
 
     def __init__(
         self, server: RdmaServer, request: ConnectRequest, seat: Seat, receive_account: Account, first: Lease
     ) -> None:
         """``first``: a Receive of ``receive_account``, which is taken."""
+        super().__init__(seat, seat.host.pace, Slowing(seat.host.pace, self._go_on, self.abort))
         self.netid = "rdma6" if ":" in request.peer_address else "rdma"
         self.peer_address = request.peer_address
         self.peer_port = request.peer_port
         self.local_address = request.local_address
-        self.closed = False
         self._server, self._seat = server, seat
         self._dispatcher = server.dispatcher
         self._loop = asyncio.get_running_loop()
@@ -91,18 +92,9 @@ class RdmaConnection(Unsecured):
         self._received_then = 0
         self._executing: set[ForwardCall] = set()
         """Calls that the dispatcher has."""
-        self._held_back: deque[ForwardCall] = deque()
-        """Calls that wait for there being fewer of the same host."""
-        self._held = 0
-        """Calls that wait on the native path."""
-        self._late: deque[Received] = deque()
-        """Calls that have come faster than the host may have them."""
-        self.slowing = self._pace = Slowing(seat.host.pace, self._go_on, self.abort)
         self._on_close: list[Callable[[], None]] = []
         self._running = False
         self._drained: asyncio.Future[None] | None = None
-        self._tap: Tap | None = None
-        self._native: NativeResponder | None = None
         self._peer_data = request.private_data
         self._receive_account = receive_account
         self._accept(request, [first])
@@ -158,10 +150,10 @@ class RdmaConnection(Unsecured):
         self.responder.may_read = self._endpoint.max_reads > 0
         native = self._dispatcher.native_calls(self)
         if native is not None and isinstance(self._endpoint, NativeEndpoint):
-            self._native = NativeResponder(
-                self.responder, self._endpoint, native, self._account, self._receive_account, responder, self._run, self
+            self.native = NativeResponder(
+                self.responder, self._endpoint, native, self._account, self._receive_account, responder, self.run, self
             )
-            self._native.set_pace(self._seat.host.pace)
+            self.native.set_pace(self._seat.host.pace)
         _log.debug(
             "%s: accepted with %d Receives, %d RDMA Reads, thresholds %d in and %d out, remote invalidation %s",
             self,
@@ -177,71 +169,41 @@ class RdmaConnection(Unsecured):
 
     # The endpoint's handler
 
-    def received(self, messages: Sequence[Received]) -> None:
-        """Take a batch of messages."""
-        if self._tap is not None:
-            self._tap.received(messages)
-        if self._late or self._pace.stops():
-            messages = self._put_off(messages)
-        if messages:
-            self._take(messages)
-
-    def _put_off(self, messages: Sequence[Received]) -> Sequence[Received]:
-        """Keep calls, in the Receives that they have taken, until the host may have them; the others are returned."""
-        calls: Sequence[Received] = messages
-        others: Sequence[Received] = ()
-        if self._native is not None:
-            calls, others = self._native.calls_and_others(messages)
-        self._late.extend(calls)
-        if self._late:
-            self._pace.wait()
-        return others
-
     def _go_on(self) -> None:
         """The host may have calls again."""
         if self.closed:
             return
-        messages = list(self._late)
-        self._late.clear()
+        messages = list(self.late)
+        self.late.clear()
         if messages:
-            self._take(messages)
+            self.take(messages)
         else:
-            self._run()
+            self.run()
 
-    def _take(self, messages: Sequence[Received]) -> None:
-        if self.responder.credits.due():
-            self.responder.grow()
-            self._post()
-        try:
-            if self._native is not None and not self.responder.holds_too_many:
-                messages = self._native.received(messages)
-                if self._native.late is not None:
-                    self._late.extend(self._native.late)
-                    self._pace.wait()
-            if messages:
-                self.responder.received(messages)
-        except Exception:
-            self.crashed()
-        responder = self.responder
-        if not self._seat.called and responder.received_messages and self._dispatcher.admits(self):
+    def called(self) -> None:
+        """Messages have come. Of a host whose calls are not executed none count."""
+        if self._dispatcher.admits(self):
             self._seat.call_made()
-        if not responder.at_rest or self._held_back:
-            self._run()
+
+    def grow(self) -> None:
+        """The peer has used the credits it has, and asks for more."""
+        self.responder.grow()
+        self._post()
 
     def completed(self, token: object, ok: bool) -> None:
         """Take a completion."""
-        if self._tap is not None:
-            self._tap.completed(token, ok)
+        if self.tap is not None:
+            self.tap.completed(token, ok)
         try:
             self.responder.completed(token, ok)
         except Exception:
             self.crashed()
-        self._run()
+        self.run()
 
     def disconnected(self, reason: str) -> None:
         """The connection is gone; what still runs holds its own leases."""
         if isinstance(reason, RemoteAccessError):
-            xid = None if self._native is None else self._native.refused_call(reason.handle)
+            xid = None if self.native is None else self.native.refused_call(reason.handle)
             if xid is None:
                 xid = self.responder.suspects.refused_call(reason.handle)
             if xid is not None:
@@ -249,12 +211,12 @@ class RdmaConnection(Unsecured):
         _log.debug("%s: disconnected: %s", self, self.responder.failure or reason)
         self.closed = True
         self._seat.leave()
-        self._pace.close()
-        while self._held_back:
-            call = self._held_back.popleft()
+        self.slowing.close()
+        while self.held_back:
+            call = self.held_back.popleft()
             self._dispatcher.drop(self, call.data, call.chunks, call.holds)
-        while self._late:
-            self._late.popleft()[0].release()
+        while self.late:
+            self.late.popleft()[0].release()
         for step in (self.responder.close, self._account.close, self._receive_account.close):
             contain(None, step)
         self._lease_waits.fail("the connection is gone")
@@ -268,9 +230,9 @@ class RdmaConnection(Unsecured):
 
     def _let_go(self) -> None:
         """Hold what holds this no more, so that the connection goes with its last user and waits for no collector."""
-        if self._native is not None:
-            self._native.let_go()
-        self._native, self._tap, self._endpoint = None, None, DepartedEndpoint()
+        if self.native is not None:
+            self.native.let_go()
+        self.native, self.tap, self._endpoint = None, None, DepartedEndpoint()
 
     # What :mod:`rpcrdma.hosts` sees
 
@@ -299,7 +261,7 @@ class RdmaConnection(Unsecured):
             return
         responder, events = self.responder, self._server.hosts.events
         self._seat.look(now)
-        if responder.received_messages != self._seen_receives or not responder.idle or self._pace.waits:
+        if responder.received_messages != self._seen_receives or not responder.idle or self.slowing.waits:
             self._seen_receives, self._heard_at = responder.received_messages, now
         if now - self._credits_at >= _MINUTE:
             # Fewer calls in a minute than may be outstanding at a time.
@@ -311,7 +273,7 @@ class RdmaConnection(Unsecured):
             _log.debug("%s: closed, idle", self)
             self.close()
         elif self._seat.stuck(
-            now, self._account, responder.awaits_peer(len(self._executing) + len(self._held_back) + self._held)
+            now, self._account, responder.awaits_peer(len(self._executing) + len(self.held_back) + self.held)
         ):
             events["closed_stuck"] += 1
             _log.warning("%s: the peer holds much memory, which is short, and makes no headway; closing", self)
@@ -336,10 +298,10 @@ class RdmaConnection(Unsecured):
         endpoint = self._endpoint
         if isinstance(endpoint, TapEndpoint):
             endpoint = endpoint.remove()
-        self._tap = tap
+        self.tap = tap
         self._endpoint = endpoint if tap is None else TapEndpoint(endpoint, tap)
-        if self._native is not None and isinstance(self._endpoint, NativeEndpoint):
-            self._native.set_endpoint(self._endpoint)
+        if self.native is not None and isinstance(self._endpoint, NativeEndpoint):
+            self.native.set_endpoint(self._endpoint)
 
     # The transport of calls
 
@@ -382,7 +344,7 @@ class RdmaConnection(Unsecured):
     def submit(self, call: BackwardCall) -> None:
         """Queue a backward call. Raises ConnectionError, ValueError."""
         self.responder.call_back(call)
-        self._run()
+        self.run()
 
     def close(self) -> None:
         """Close the connection, after what is posted has left. No more calls are taken."""
@@ -402,29 +364,13 @@ class RdmaConnection(Unsecured):
             self.close()
         await asyncio.shield(self._drained)
 
-    # Calls that are answered natively, but later
-    def begin_held(self) -> bool:
-        """Count a call in progress. False: there are too many."""
-        if self._held_back or not self._seat.begin_call():
-            return False
-        self._held += 1
-        return True
-
-    def end_held(self) -> None:
-        """It is over."""
-        self._held -= 1
-        self._seat.end_call()
-        if self.responder.draining and self.responder.idle and not self.closed:
-            self.close()
-
     # The engine's outputs
-
     def _wake(self) -> None:
         """The responder has something to post, outside of any input."""
         if not self._running and not self.closed:
-            self._loop.call_soon(contain, self.abort, self._run)
+            self._loop.call_soon(contain, self.abort, self.run)
 
-    def _run(self) -> None:
+    def run(self) -> None:
         """Post what the responder wants posted, and execute its calls, until there is nothing left."""
         if self._running or self.closed:
             return
@@ -435,25 +381,25 @@ class RdmaConnection(Unsecured):
             while True:
                 self._post()
                 calls, responder.calls = responder.calls, []
-                if self._held_back and not self._seat.queued and not self._pace.waits:
-                    calls, self._held_back = [*self._held_back, *calls], deque()
+                if self.held_back and not self._seat.queued and not self.slowing.waits:
+                    calls, self.held_back = [*self.held_back, *calls], deque()
                 if not calls:
                     break
                 turn = turn or self._seat.begin_turn()
                 for call in calls:
                     # The first one is begun however late it is.
-                    late = self._held_back or (until and _clock() >= until) or self._pace.stops()
+                    late = self.held_back or (until and _clock() >= until) or self.slowing.stops()
                     if late or not self._seat.begin_call():
-                        self._held_back.append(call)
+                        self.held_back.append(call)
                         continue
                     until = until or _clock() + turn
                     if not contain(self.abort, self._execute, call):
                         self._over(call)
-                if self._held_back and not self._seat.queued and not self._pace.waits:
+                if self.held_back and not self._seat.queued and not self.slowing.waits:
                     # Time is up: the others have their turn, then it goes on.
                     self._seat.cut_short()
                     self._post()
-                    self._loop.call_soon(contain, self.abort, self._run)
+                    self._loop.call_soon(contain, self.abort, self.run)
                     break
         except Exception:
             self.crashed()
@@ -511,4 +457,4 @@ class RdmaConnection(Unsecured):
             self.responder.drop(call)
         else:
             self.responder.reply(call, reply)
-        self._run()
+        self.run()

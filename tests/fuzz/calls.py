@@ -35,7 +35,7 @@ from rpcrdma.peer import wire
 from rpcrdma.peer.requester import Exposed, Peer
 from rpcrdma.rpc.dispatch import Dispatcher
 from rpcrdma.rpc.program import Program
-from rpcrdma.server.rdma import RdmaServer
+from rpcrdma.server.rdma import RdmaConnection, RdmaServer
 from rpcrdma.server.tcp import TcpListener
 from rpcrdma.verbs.interface import ListenAddress
 from rpcrdma.verbs.softiwarp import SoftIwarp
@@ -82,17 +82,14 @@ class Sanitizer:
 
 
 class Watched:
-    """Stands before a connection's native responder."""
+    """Takes what has arrived on a connection, and shows it that."""
 
-    def __init__(self, native: Any, sanitizer: Sanitizer) -> None:
-        self.native, self.sanitizer = native, sanitizer
+    def __init__(self, connection: RdmaConnection, sanitizer: Sanitizer) -> None:
+        self.take, self.sanitizer = connection.received, sanitizer
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.native, name)
-
-    def received(self, messages: Any) -> Any:
+    def __call__(self, messages: Any) -> None:
         with self.sanitizer.without_tails(messages):
-            return self.native.received(messages)
+            self.take(messages)
 
 
 class Tcp:
@@ -164,8 +161,8 @@ class Rdma:
             self.peer = Peer(self.target.peer_pool.account(64 << 20))
             await self.peer.connect(self.target.provider, self.address, LINUX)
             for connection in self.server.connections:
-                if connection._native is not None and not isinstance(connection._native, Watched):
-                    connection._native = Watched(connection._native, self.target.sanitizer)  # type: ignore[assignment]
+                if not isinstance(connection.received, Watched):
+                    connection.received = Watched(connection, self.target.sanitizer)  # type: ignore[method-assign]
             # The first reply settles the version; only then are calls answered natively.
             self.peer.send(wire.header(1), struct.pack(">10I", 1, 0, 2, NFS_PROGRAM, 3, 0, 0, 0, 0, 0))
             await self.peer.message()

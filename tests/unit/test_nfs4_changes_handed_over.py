@@ -301,7 +301,7 @@ def test_what_is_handed_over_and_not_begun_is_carried_through_over_rdma(tmp_path
             operations = [putfh(handle), write(stateid, 0, b"once"), RARE]
             asked = asyncio.ensure_future(both.call(0, 0, *operations, cache=True))
             await until(lambda: (both.path / "a").read_bytes() == b"once")
-            await until(lambda: connection._held_back)
+            await until(lambda: connection.held_back)
             assert both.session.slots[1].in_use
             connection.abort()
             await until(lambda: connection.closed)
@@ -325,10 +325,10 @@ def test_a_retransmission_does_not_take_up_what_another_call_has_begun(tmp_path,
             patched.setattr(type(connection._seat), "begin_call", lambda seat: False)
             for waiting in (1, 2):
                 peer.send(wire.header(int.from_bytes(message[:4], "big")), message)
-                await until(lambda waiting=waiting: len(connection._held_back) == waiting)
+                await until(lambda waiting=waiting: len(connection.held_back) == waiting)
             assert (both.path / "a").read_bytes() == b"once"
             (both.path / "a").write_bytes(b"since")
-            connection._held_back.reverse()
+            connection.held_back.reverse()
         connection.proceed()
         results = Client4.parse((await peer.message()).header.payload)
         assert results[0] == OK

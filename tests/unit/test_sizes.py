@@ -9,7 +9,6 @@ from tests.rules.sizes import MOST_IN_FILE, MOST_IN_FUNCTION, functions, sources
 ROOT = Path(__file__).parents[2]
 
 FILES = {
-    "rpcrdma/server/rdma_connection.py": 514,
     "rpcrdma/verbs/softiwarp/endpoint.pyx": 532,
     "tests/unit/test_admin.py": 560,
     "tests/unit/test_backward_long.py": 508,
