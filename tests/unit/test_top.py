@@ -30,6 +30,7 @@ from nfsd.client import connect
 from tests.unit.nfs_client_support import Rig
 
 WAYS = [("tcp", "3"), ("tcp", "4.1"), ("rdma", "3"), ("rdma", "4.1")]
+CALLS = (r"/export\s+[\d.]+k?\s+\S+\s+[\d.]+[KM]\s", r"127\.0\.0\.1\s+[\d.]+")
 _ESCAPES = re.compile(rb"\x1b\[[0-9;?]*[a-zA-Z]")
 
 
@@ -125,13 +126,13 @@ def test_a_server_under_load_on_a_terminal(tmp_path: Path) -> None:
         async with load(rig):
             terminal = Terminal("--state-dir", state, "--interval", "0.3")
             try:
-                text = await terminal.until(lambda text: "v4 READ" in text and "v3 WRITE" in text)
-                text = await terminal.until(lambda text: re.search(r"/export\s+[\d.]+k?\s+\S+\s+[\d.]+[KM]\s", text))
+                # On a busy machine one look may find no call of a kind.
+                await terminal.until(lambda text: "v4 READ" in text and "v3 WRITE" in text)
+                await terminal.until(lambda text: re.search(r"RDMA Writes [1-9]", text))
+                text = await terminal.until(lambda text: all(re.search(each, text) for each in CALLS))
                 for word in ("OPERATION", "CLIENT", "RDMA Writes", "invalidations", "credits", "MEMORY", "slow, and"):
                     assert word in text, word
-                assert re.search(r"127\.0\.0\.1\s+[\d.]+", text)
                 assert re.search(r"[1-9]\d* connections", text)
-                assert re.search(r"RDMA Writes [1-9]", text)
                 assert "ort: octets" in text
                 terminal.press("s")
                 await terminal.until(lambda text: "ort: calls" in text)
@@ -190,11 +191,13 @@ def test_where_the_output_is_no_terminal_it_is_printed(tmp_path: Path, capsys: p
     async def test() -> None:
         async with load(rig):
             arguments = ["top", "--state-dir", rig.daemon.config.server.state_dir, "--interval", "0.5", "--count", "2"]
-            assert await asyncio.to_thread(cli.main, arguments) == 0
-        out = capsys.readouterr().out
-        assert out.count("slow, and why") == 2
-        assert "\x1b[" not in out
-        assert "v4 WRITE" in out
+            out, give_up = "", time.monotonic() + 60
+            while "v4 WRITE" not in out:  # on a busy machine two looks may find none
+                assert time.monotonic() < give_up, out
+                assert await asyncio.to_thread(cli.main, arguments) == 0
+                out = capsys.readouterr().out
+                assert out.count("slow, and why") == 2
+                assert "\x1b[" not in out
 
     rig.run(test)
 
