@@ -337,3 +337,18 @@ def test_a_retransmission_does_not_take_up_what_another_call_has_begun(tmp_path,
 
     with vfs_support.directory_on("memory", tmp_path) as path:
         run(path, tmp_path, 0, scenario, BothRdma)
+
+
+def test_a_call_that_would_wait_does_not_overtake_those_that_are_held_back(tmp_path):
+    async def scenario(both):
+        (connection,) = both.servers[0].connections
+        connection.held_back.append(object())
+        assert not connection.begin_held()
+        connection.held_back.clear()
+        assert connection.begin_held()
+        assert connection.held == 1
+        connection.end_held()
+        assert connection.held == 0
+
+    with vfs_support.directory_on("memory", tmp_path) as path:
+        run(path, tmp_path, 1, scenario, BothRdma)
