@@ -67,5 +67,3 @@ class ReceivingConnection:
         """Post what the responder wants posted, and execute its calls."""
     def crashed(self) -> None:
         """A mistake of ours, which is being handled."""
-    def close(self) -> None:
-        """Close the connection, after what is posted has left."""

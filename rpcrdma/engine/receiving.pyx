@@ -26,9 +26,6 @@ cdef class ReceivingConnection:
     def crashed(self):
         raise NotImplementedError
 
-    def close(self):
-        raise NotImplementedError
-
     def received(self, messages):
         if self.tap is not None:
             self.tap.received(messages)
@@ -79,5 +76,3 @@ cdef class ReceivingConnection:
     def end_held(self):
         self.held -= 1
         self.counted.end()
-        if self.responder.draining and not self.closed and self.responder.is_idle():
-            self.close()

@@ -27,5 +27,4 @@ cdef class ResponderState:
     cdef bint answers_natively(self) noexcept
     cdef bint is_wary(self) except -1
     cdef bint at_rest(self) noexcept
-    cdef bint is_idle(self) noexcept
     cdef bint holds_too_many(self) noexcept

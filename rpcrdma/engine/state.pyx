@@ -52,9 +52,6 @@ cdef class ResponderState:
 
     @property
     def idle(self):
-        return self.is_idle()
-
-    cdef bint is_idle(self) noexcept:
         return not self.credits.outstanding and not self.credits.unsent
 
     cdef bint holds_too_many(self) noexcept:

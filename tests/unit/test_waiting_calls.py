@@ -247,6 +247,25 @@ def test_a_retransmission_waits_for_the_call_that_is_under_way(tmp_path):
     run_rdma("disk", tmp_path, scenario)
 
 
+def test_an_rdma_connection_that_drains_closes_when_the_call_that_waits_is_answered(tmp_path):
+    async def scenario(both):
+        node = await vfs_support.write_file(both.service, both.root, b"a")
+        tail = struct.pack(">QIII", 0, 8, 0, 8)
+        await both.call(0, WRITE, handle(node) + tail, data=b"before..")
+        (connection,) = both.servers[0].connections
+        async with stalled(both.service, both.root, tmp_path):
+            waits = asyncio.ensure_future(both.call(0, WRITE, handle(node) + tail, data=b"once...."))
+            await until(lambda: connection.held == 1)
+            draining = asyncio.ensure_future(connection.drain())
+            await asyncio.sleep(0)
+            assert not draining.done()
+        await asyncio.wait_for(draining, 60)
+        assert (await waits)[4][16:20] == SUCCESS
+        assert (connection.closed, connection.held) == (True, 0)
+
+    run_rdma("disk", tmp_path, scenario)
+
+
 def test_a_removal_under_way_is_not_made_twice(tmp_path):
     async def scenario(both, node):
         text = struct.pack(">I", 1) + b"a" + bytes(3)
