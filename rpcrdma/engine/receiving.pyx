@@ -35,8 +35,8 @@ cdef class ReceivingConnection:
             self.take(messages)
 
     cdef bint stops(self) except -1:
-        """Whether the next call must wait. (Whoever waits has a rate, so that it need not be asked where there is none.)"""
-        return self.pace.limited and self.slowing.stops()
+        """Whether the next call must wait. One that waits still does when the rate has just gone."""
+        return (self.pace.limited or self.slowing.waits) and self.slowing.stops()
 
     def put_off(self, messages):
         calls, others = messages, ()
