@@ -28,7 +28,7 @@ from bench.processes import Processes
 from bench.running import Impossible
 from bench.scenarios import SCENARIOS, Scenario, needed, prepare
 from bench.security import SecurityStudy
-from bench.servers import IN_GUEST, OURS, TREE, LocalServer, NotStarted, RdmaNfsd, RdmaNfsdAsync, fill
+from bench.servers import IN_GUEST, OURS, TREE, LocalServer, NotStarted, RdmaNfsd, RdmaNfsdNames, fill
 from bench.study import Study, Terms, median, progress
 from bench.trouble import Trouble
 from bench.turns import take_turns
@@ -100,7 +100,7 @@ def run_scenarios(
     others: list[type[LocalServer]] = [in_root(root) for root in options.ganesha_root]
     program = options.chimera or chimera.PROGRAM
     chimeras = [chimera.built(name, program, options.chimera_only) for name in names if name in chimera.KINDS]
-    every: list[type[LocalServer]] = [RdmaNfsd, RdmaNfsdAsync, Ganesha, *chimeras, *others]
+    every: list[type[LocalServer]] = [RdmaNfsd, RdmaNfsdNames, Ganesha, *chimeras, *others]
     kinds = {kind.name: kind for kind in every}
     limits: list[dict[str, float]] = []
     by_themselves: dict[str, list[dict[str, float]]] = {place.name: [] for place in where}
@@ -201,7 +201,7 @@ def parser() -> argparse.ArgumentParser:
         nargs="*",
         choices=[*OURS, Ganesha.name, *chimera.KINDS, *IN_GUEST],
         default=[RdmaNfsd.name],
-        help="these, in turns (default rdma-nfsd); rdma-nfsd-async: with its exports' option async; "
+        help="these, in turns (default rdma-nfsd); rdma-nfsd-names: with async: names in its exports; "
         "chimera and chimera-io-uring: a Chimera that was built here (needs root); "
         "rdma-nfsd-verbs and kernel: in a Linux guest, over its siw device and TCP, compared with each other only "
         "(needs root and qemu)",

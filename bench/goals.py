@@ -16,7 +16,7 @@ from bench import chimera, compare, machine, sides
 from bench.ganesha import Ganesha
 from bench.places import KINDS, MEMORY
 from bench.scenarios import TODAY
-from bench.servers import RdmaNfsd, RdmaNfsdAsync
+from bench.servers import RdmaNfsd, RdmaNfsdNames
 from bench.study import by, markdown
 from bench.writers import Writers
 
@@ -31,8 +31,6 @@ STORED = ("write-1m-4", "write-1m-4x4")
 BESIDE_CHIMERA = ("write-4k-32",)
 """All that Chimera is measured with, where somebody has built it."""
 FILES = ("create-stat-unlink", "untar", "remove")
-COMMITS = ("untar",)
-"""Of what changes files and names, what has data flushed too."""
 FLOOR = (
     "The floor is what a C program takes, or reaches, that does nothing else. No server that does the same meets a "
     "goal which its floor misses. WRITEs: the program puts their octets from a socket into the same file, by itself, "
@@ -93,10 +91,9 @@ class Figures:
         return None if found is None else found[figure]
 
     def as_ganesha(self, scenario: str, place: str) -> float | None:
-        """The CPU of ours with the same durability: Ganesha does not flush names before it answers, and ``async`` does
-        not either. What sends COMMIT is another matter."""
-        found = sides.figures(self.result, place, RdmaNfsdAsync.name, scenario)
-        return None if found is None or scenario in COMMITS else found["cpu_us"]
+        """The CPU of ours with the same durability: Ganesha does not flush names before it answers, only data."""
+        found = sides.figures(self.result, place, RdmaNfsdNames.name, scenario)
+        return None if found is None else found["cpu_us"]
 
     def ganesha(
         self, scenario: str, place: str, figure: str = "cpu_us", best: Callable[[Iterable[float]], float] = min
@@ -187,7 +184,7 @@ def beside_ganesha(found: Figures, names: Sequence[str], places: Sequence[str], 
             alike = found.as_ganesha(name, place) if name in FILES + CHANGES and place != MEMORY else None
             if alike is not None:
                 rows.append(
-                    at_most(f"{what}, async", f"{factor} x Ganesha, which flushes no names either", alike, most)
+                    at_most(f"{what}, async: names", f"{factor} x Ganesha, which flushes no names either", alike, most)
                 )
             else:
                 floor = microseconds(found.place(place, "store_1m_us")) if name in STORED else ""
@@ -301,7 +298,7 @@ def extended(named: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """The command line: a run's, with what goals need for its defaults."""
     named.prog, named.epilog = "python -m bench goals", None
     named.description = "Measure what the goals need, and say of each whether it is met."
-    servers = [RdmaNfsd.name, RdmaNfsdAsync.name, Ganesha.name, *(chimera.KINDS if chimera.PROGRAM.exists() else ())]
+    servers = [RdmaNfsd.name, RdmaNfsdNames.name, Ganesha.name, *(chimera.KINDS if chimera.PROGRAM.exists() else ())]
     named.set_defaults(server=servers, on=list(KINDS), only=list(NEEDED), chimera_only=BESIDE_CHIMERA)
     named.add_argument(
         "--before", type=Path, metavar="OLDTREE", help="a built checkout to compare today's scenarios with"

@@ -277,15 +277,15 @@ class RdmaNfsd(LocalServer):
         return super().connect(transport) if transport == "tcp" else connect_iwarp(self.host, self.rdma)
 
 
-class RdmaNfsdAsync(RdmaNfsd):
-    """The same with ``async``: changes of names are as durable as Ganesha's; so are data, where nobody sends COMMIT."""
+class RdmaNfsdNames(RdmaNfsd):
+    """The same with ``async: names``: names and data are as durable as Ganesha's."""
 
-    name = "rdma-nfsd-async"
+    name = "rdma-nfsd-names"
     transports = ("tcp",)
-    export_options: Mapping[str, Any] = {"async": True}
+    export_options: Mapping[str, Any] = {"async": "names"}
 
 
-OURS = (RdmaNfsd.name, RdmaNfsdAsync.name)
+OURS = (RdmaNfsd.name, RdmaNfsdNames.name)
 
 
 def strange_code(maps: str, tree: Path) -> list[str]:

@@ -16,6 +16,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, StrictBool, StrictStr
 
 from nfsd.config_stable import ServerName, Stable, StableStorage
 from nfsd.config_values import (
+    Asynchronous,
     Identity,
     Integer,
     Port,
@@ -409,7 +410,7 @@ class ExportEntry:
     anonuid: Identity = 65534
     anongid: Identity = 65534
     clients: tuple[Annotated[Client, lone_string("host")], ...] = (Client(host="*"),)
-    asynchronous: Annotated[StrictBool, Field(alias="async")] = False
+    asynchronous: Annotated[Asynchronous, Field(alias="async")] = False
     cross_mounts: StrictBool = False
     mountpoint: StrictBool | StrictStr = False
     workers: Annotated[Integer, Field(ge=1, le=256)] = 8

@@ -31,6 +31,12 @@ def _id(value: Any) -> Any:
     return value
 
 
+def _asynchronous(value: Any) -> Any:
+    if value is True or value is False or value == "names":
+        return value
+    raise ValueError("must be true, false or names")
+
+
 def _secure(value: Any) -> Any:
     if value is True or value is False or value == "tcp":
         return value
@@ -65,6 +71,7 @@ Size = Annotated[int, BeforeValidator(_size), Field(strict=True)]
 Identity = Annotated[int, BeforeValidator(_id), Field(strict=True, ge=0, le=0xFFFFFFFE)]
 Port = Annotated[int, Field(strict=True, ge=0, le=65535)]
 Squash = Literal["root", "none", "all"]
+Asynchronous = Annotated[Literal[True, False, "names"], BeforeValidator(_asynchronous)]
 Secure = Annotated[Literal[True, False, "tcp"], BeforeValidator(_secure)]
 XprtSec = Annotated[tuple[Literal["none", "tls", "mtls"], ...], Field(min_length=1)]
 Sec = Annotated[tuple[Literal["krb5p", "krb5i", "krb5", "sys", "none"], ...], Field(min_length=1)]

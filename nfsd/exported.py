@@ -87,8 +87,8 @@ class Export:
     anongid: int = 65534
     clients: tuple[str, ...] = ("*",)
     """Addresses, CIDR blocks, host names (with ``*`` and ``?``), netgroups behind an ``@``, ``*``."""
-    asynchronous: bool = False
-    """``async``: namespace changes and stable writes are not put on the disk before their reply."""
+    asynchronous: bool | str = False
+    """What replies do not wait for: True (``late_data`` and ``late_names``), ``"names"``, or False, nothing."""
     cross_mounts: bool = False
     """Whether clients may walk into file systems mounted inside the export."""
     workers: int = 8
@@ -129,6 +129,14 @@ class Export:
     """Where its ``clients`` stand in the configuration: file and line."""
     place: str = field(default="", compare=False)
     """Where its ``path`` stands, likewise."""
+    late_names: bool = field(init=False, compare=False)
+    """Changes of names and attributes may be on the disk some time after their reply."""
+    late_data: bool = field(init=False, compare=False)
+    """What stable WRITEs and COMMIT promise may be, too."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "late_names", bool(self.asynchronous))
+        object.__setattr__(self, "late_data", self.asynchronous is True)
 
 
 def derive_id(path: str) -> int:

@@ -129,7 +129,7 @@ cdef class Nfs3Attributes(Nfs3Changes):
         if brought is None or brought is change:
             if not self.files.have_set(change):
                 return self.not_set(standing, node, change, place)
-            settling = None if node.inline or node.export.asynchronous else self.files.to_settle_attributes(change)
+            settling = None if node.inline or node.export.late_names else self.files.to_settle_attributes(change)
             if settling is not None:
                 return self.waits(settling, change, node, standing)
         elif errno_of(<Errand?>brought):

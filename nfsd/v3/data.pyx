@@ -219,7 +219,7 @@ cdef class Nfs3Data(Nfs3Attributes):
             if not self.files.was_written(transfer):
                 return self.need(OPENING, node, standing)
             error = self.files.have_written(transfer)
-            if error == 0 and stable != UNSTABLE and not node.export.asynchronous:
+            if error == 0 and stable != UNSTABLE and not node.export.late_data:
                 return self.waits(self.files.to_sync_written(transfer), transfer, node, standing)
         else:
             error = errno_of(<Errand?>brought)
@@ -264,7 +264,7 @@ cdef class Nfs3Data(Nfs3Attributes):
             if self.have is not None and self.have.asked:
                 return self.tell(NFS3ERR_ACCES, node, place)
             return self.need(COMMITTING, node, standing)
-        if node.export.asynchronous:
+        if node.export.late_data:
             return self.store_committed(node, &before, &before, place)
         if self.files.commit(standing.credential, node, &before, &after):
             return self.store_committed(node, &before, &after, place)

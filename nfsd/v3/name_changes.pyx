@@ -155,7 +155,7 @@ cdef class Nfs3Changes(Nfs3Names):
                 if procedure == NFSPROC3_CREATE and change.data.error == EEXIST:
                     return TAKEN
                 return self.refused(procedure, change.data.error, node, other, place)
-            if directory.inline or directory.export.asynchronous:
+            if directory.inline or directory.export.late_names:
                 return DONE
             return self.waits(self.files.to_settle(change), change, node, standing)
         if errno_of(<Errand?>brought):

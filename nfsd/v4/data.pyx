@@ -336,7 +336,7 @@ cdef class Nfs4Data(Nfs4Locks):
                 self.special = False  # its delegations have been asked about
                 return self.not_opened(True, place)
             error = self.files.have_written(transfer)
-            if error == 0 and stable != UNSTABLE4 and not transfer.opened.node.export.asynchronous:
+            if error == 0 and stable != UNSTABLE4 and not transfer.opened.node.export.late_data:
                 return self.wait_for(self.files.to_sync_written(transfer), transfer)
         else:
             error = errno_of(<Errand?>brought)
@@ -390,7 +390,7 @@ cdef class Nfs4Data(Nfs4Locks):
                     self.server, self.client, self.caller.credential, self.standing.credential, node,
                     as_machine=bool(self.standing.only),
                 )), None)
-            if node.export.asynchronous:
+            if node.export.late_data:
                 self.seen = False
             elif self.files.commit(self.standing.credential, node, &before, &self.status):
                 self.seen = True

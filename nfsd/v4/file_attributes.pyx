@@ -311,7 +311,7 @@ cdef class Nfs4Attributes(Nfs4Data):
         cdef int made = change.data.made
         cdef Errand settling = None
         if self.files.have_set(change):
-            if not self.current.inline and not self.current.export.asynchronous:
+            if not self.current.inline and not self.current.export.late_names:
                 settling = self.files.to_settle_attributes(change)
             if settling is not None:
                 return self.wait_for(settling, change)

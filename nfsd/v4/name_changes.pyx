@@ -118,7 +118,7 @@ cdef class NameChanges(Nfs4Changes):
             if not self.files.settled(change):
                 return self.refused(change.data.error, change.directory, change.old_directory, place)
             self.done = True
-            if inline or change.directory.export.asynchronous:
+            if inline or change.directory.export.late_names:
                 return DONE
             return self.wait_for(self.files.to_settle(change), change)
         self.done = True

@@ -239,8 +239,8 @@ class Creation:
             # A retransmission of the call that made the file, which the replay cache no longer knows.
             if verifier is None or (found.atime, found.mtime) != _verifier_times(verifier) or found.size:
                 raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
-            await self._stable.sync(node, credential)
-            await self._stable.sync(directory, credential)
+            await self._stable.settle_change(node, credential)
+            await self._stable.settle_change(directory, credential)
         elif attributes.size is not None:
             change = await self._setting.set_attributes(credential, node, SetAttributes(size=attributes.size))
             found = change.after
@@ -315,8 +315,8 @@ class Creation:
             credential.uid == 0 and (attributes.uid, attributes.gid) != (None, None)
         )
         if new.type is FileType.DIR or changed or not directory.mount.links_with_name:
-            await self._stable.sync(node, credential)
-        await self._stable.sync(directory, credential)
+            await self._stable.settle_change(node, credential)
+        await self._stable.settle_change(directory, credential)
         return node, self._looking.seen(node, status), change
 
     async def _make_by(

@@ -39,9 +39,9 @@ class DataChanges:
             serial.release()
 
     async def make_durably(self, opened: OpenFile, make: Callable[[], Awaitable[Made]]) -> Change:
-        """The same, and it is on stable storage when this returns, unless the export says async."""
+        """The same, and it is on stable storage when this returns, unless the export says ``async: true``."""
         failures = opened.node.inode.sync.failures
         change, _ = await self.make(opened, make)
-        if not opened.node.export.asynchronous:
+        if not opened.node.export.late_data:
             await self._stable.sync_open(opened.node, opened, failures)
         return change

@@ -256,7 +256,7 @@ cdef Sync sync_of(object service, Node node, object credential):
 cdef Sync change_of(object service, Node node, object credential):
     """A change of the file's attributes, or of names in the directory, is to be."""
     cdef Sync sync = sync_of(service, node, credential)
-    sync.journal = node.mount.journal and not node.export.asynchronous
+    sync.journal = node.mount.journal and not node.export.late_names
     return sync
 
 
@@ -290,7 +290,7 @@ cdef class Sync(Sharer):
     cdef bint found(self) except -1:
         """Whether there is a descriptor for it."""
         cdef OpenFile opened
-        if self.node.inline or self.node.export.asynchronous:
+        if self.node.inline or self.node.export.late_data:
             return False
         if self.node.stored_names is not None:
             return True

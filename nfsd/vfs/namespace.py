@@ -82,7 +82,7 @@ class Namespace:
                 change = await self._remove(credential, directory, name, AT_REMOVEDIR)
         finally:
             serial.release()
-        await self._stable.sync(directory, credential)
+        await self._stable.settle_change(directory, credential)
         return change
 
     async def _remove(self, credential: Credential, directory: Node, name: bytes, flags: int) -> Change:
@@ -153,9 +153,9 @@ class Namespace:
         finally:
             for inode in taken:
                 inode.serial.release()
-        await self._stable.sync(target, credential)
+        await self._stable.settle_change(target, credential)
         if target is not source:
-            await self._stable.sync(source, credential)
+            await self._stable.settle_change(source, credential)
         return source_change, target_change
 
     async def _rename(
@@ -212,8 +212,8 @@ class Namespace:
             serial.release()
         self._known.found_at(node.mount, node.handle, directory, name)
         if node.type is FileType.REG:
-            await self._stable.sync(node, credential)
-        await self._stable.sync(directory, credential)
+            await self._stable.settle_change(node, credential)
+        await self._stable.settle_change(directory, credential)
         return attributes_of(status, node.mount, node.inode.change, changed=True), change
 
     async def _link(self, credential: Credential, node: Node, directory: Node, name: bytes) -> tuple[bytearray, Change]:

@@ -356,7 +356,7 @@ cdef class NativeFiles:
             self.why = TURN
             # A worker copies so much while others have their turns; what was fetched costs more to hand over.
             return -1
-        stable = stable and not node.export.asynchronous
+        stable = stable and not node.export.late_data
         if stable and inode.sync.running:
             return -1
         self.why = OPEN

@@ -108,10 +108,10 @@ class Setting:
             inode.serial.release()
             if writing is not None:
                 writing.release()
-        if writing is not None and not node.export.asynchronous:
+        if writing is not None and not node.export.late_names:
             await self._stable.sync_open(node, writing, failures)
         elif changes != _NOTHING:
-            await self._stable.sync(node, credential)
+            await self._stable.settle_change(node, credential)
         return change
 
     async def touch(self, node: Node, *, access: Time | None = None, modify: Time | None = None) -> None:

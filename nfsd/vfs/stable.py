@@ -39,8 +39,8 @@ class StableStorage:
 
     async def sync(self, node: Node, credential: Credential | None) -> None:
         """The file's data and attributes, or the directory's entries, are on the disk when this returns, unless the
-        export says async. ``credential``: of who asks. Raises EIO, ENOSPC or EDQUOT of earlier write-back."""
-        if node.export.asynchronous:
+        export says ``async: true``. ``credential``: of who asks. Raises EIO, ENOSPC or EDQUOT of earlier write-back."""
+        if node.export.late_data:
             return
         opened: OpenFile | None = None
         if node.type in (FileType.REG, FileType.DIR) and store_of(node) is None:
@@ -57,11 +57,16 @@ class StableStorage:
                         raise
         await self.sync_open(node, opened)
 
+    async def settle_change(self, node: Node, credential: Credential | None) -> None:
+        """The same after a change of attributes, or of names in a directory, which an export may leave for later."""
+        if not node.export.late_names:
+            await self.sync(node, credential)
+
     async def settle_names(self, made: Node | None, directory: Node, credential: Credential) -> None:
-        """A new file, if there is one, and the directory of its name are on the disk when this returns."""
+        """The same of a new file, if there is one, and of the directory of its name."""
         if made is not None:
-            await self.sync(made, credential)
-        await self.sync(directory, credential)
+            await self.settle_change(made, credential)
+        await self.settle_change(directory, credential)
 
     async def sync_open(self, node: Node, opened: OpenFile | None, before: tuple[int, int] | None = None) -> None:
         """:meth:`sync` through this descriptor, or rather through all that have unstable writes, each of which may know

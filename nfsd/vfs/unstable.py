@@ -86,7 +86,7 @@ class UnstableWrites:
     def forgotten(self, opened: OpenFile) -> None:
         """One of these that nobody holds has left the cache: it closes once its file has been synchronised."""
         node = opened.node
-        if node.export.asynchronous:  # COMMIT asks for nothing there either
+        if node.export.late_data:  # COMMIT asks for nothing there either
             self._absolve(opened)
             return
         queue = self._queues.get(node.mount.lane)

@@ -93,7 +93,7 @@ class Xattrs:
             change = change_of(node, made.before, made.after)
         finally:
             serial.release()
-        await self._stable.sync(node, credential)
+        await self._stable.settle_change(node, credential)
         return change
 
 

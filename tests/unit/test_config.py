@@ -139,7 +139,7 @@ def test_an_id_stays_when_other_exports_come_and_go(directory: Path) -> None:
         ("squash: root", "squash: rot", 9, ["exports[0].squash", "'root', 'none' or 'all'", "did you mean 'root'?"]),
         ("squash: root", "squash: no", 9, ["exports[0].squash", "quote"]),
         ("squash: root", "squash: root\n    squash: all", 10, ["exports[0].squash", "twice", "line 9", "remove"]),
-        ("squash: root", "async: 1", 9, ["exports[0].async", "true or false"]),
+        ("squash: root", "async: 1", 9, ["exports[0].async", "must be true, false or names"]),
         ("squash: root", "anonuid: -1", 9, ["exports[0].anonuid", "at least 0"]),
         ("squash: root", "anonuid: 4294967295", 9, ["exports[0].anonuid", "no one's id", "65534"]),
         ("squash: root", "anongid: 4294967295", 9, ["exports[0].anongid", "no one's id", "65534"]),

@@ -94,6 +94,32 @@ def test_what_many_have_changed_survives_a_power_cut(tmp_path, kind, version, co
     assert 1 <= len(commits) < PLACES * 8, "each has had one of its own"
 
 
+@pytest.mark.parametrize("version", ["3", "4.1"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_names_may_come_later_where_data_may_not(tmp_path, kind, version, commits):
+    """``async: names``: what a file holds, and the file's own name, are on the disk after fsync() and stable WRITEs."""
+    rig = Rig(tmp_path, version=version)
+    rig.entry = ", async: names"
+
+    async def main():
+        async with rig.connect() as client:
+            await change(client, "d")
+            check(rig.export, "d")
+            assert commits == []
+            async with client.open("d/synced", "w") as file:
+                await file.write(b"what was asked for")
+                await file.flush()
+                assert commits
+                with rebooted(image, tmp_path) as place:
+                    assert (place / "d" / "synced").read_bytes() == b"what was asked for"
+
+    with disk(tmp_path, rig.export, make=made(kind)) as image:
+        (rig.export / "d").mkdir()
+        for file in ("old", "gone", "moved"):
+            (rig.export / "d" / file).touch()
+        rig.run(main)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_many_files_whose_modes_are_set_share_commits(tmp_path, kind, commits):
     rig = Rig(tmp_path, version="3")

@@ -121,6 +121,12 @@ def test_an_async_export_synchronises_nothing(place, tmp_path, synced):
     assert not any(done.values())
 
 
+def test_names_that_may_come_later_leave_data_to_be_synchronised(place, tmp_path, synced):
+    done = run(place, tmp_path, lambda service, root: everything(service, root, synced), asynchronous="names")
+    data = {"commit", "file_sync", "data_sync", "allocate", "deallocate"}
+    assert {name: files for name, files in done.items() if files} == {name: ["f"] for name in data}
+
+
 def test_waiting_writers_share_an_fsync(place, tmp_path, synced):
     async def scenario(service, root):
         node = await write_file(service, root, b"f")
