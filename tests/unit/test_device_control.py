@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import threading
 from collections.abc import Callable
 
 import pytest
 
 from rpcrdma.verbs.device.control import Control
+
+PR_GET_KEEPCAPS, PR_SET_KEEPCAPS = 7, 8
+"""Of prctl(2): a flag of a thread's credentials that every user may change."""
 
 
 def run(test: Callable[[Control], object]) -> None:
@@ -107,3 +111,22 @@ def test_closing_waits_for_what_was_asked_and_outlives_the_loop() -> None:
     control.submit(None, seen.append, 2)
     control.close()
     assert seen == [1, 2]
+
+
+def test_all_of_a_process_have_the_same_credentials() -> None:
+    """librdmacm opens a device once in a process: who comes later must have the credentials of who came first."""
+    prctl = ctypes.CDLL(None).prctl
+    flags: list[int] = []
+
+    async def test(control: Control) -> None:
+        flags.append(control.call(prctl, PR_GET_KEEPCAPS))
+        flags.append(control.call_last(prctl, PR_GET_KEEPCAPS))
+
+    run(test)
+    own = prctl(PR_GET_KEEPCAPS)
+    assert prctl(PR_SET_KEEPCAPS, 1 - own) == 0
+    try:
+        run(test)
+    finally:
+        prctl(PR_SET_KEEPCAPS, own)
+    assert flags == [flags[0]] * 4

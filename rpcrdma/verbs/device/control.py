@@ -6,9 +6,13 @@ Why threads
     The kernel takes a command written to ``/dev/infiniband/*`` only from a thread whose credentials are, to the very
     object, those the file was opened with (``ib_safe_file_access``: EACCES otherwise, and "changed security contexts
     after opening file descriptor" in the kernel's log). The event loop's thread acts as its callers now and then, after
-    which it has the same identities again but never the same credentials. These threads never change their own, and the
-    second one has the first one's, which starts it; so all such files are opened and used by them, and by threads that
-    they start.
+    which it has the same identities again but never the same credentials. These threads never change their own, so all
+    such files are opened and used by them, and by threads that they start.
+
+Who starts them
+    A thread begins with the credentials of the one that starts it. librdmacm opens a device once in a process and keeps
+    it open, whatever becomes of the provider it was opened for. So one thread starts the threads of every provider of a
+    process. It begins when the first provider is made, and does nothing else: all of them have its credentials.
 
 Why two
     A command takes as long as the device takes. What concerns one connection (its queue pair made, accepted, broken off
@@ -23,6 +27,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
@@ -33,6 +38,9 @@ T = TypeVar("T")
 
 Done = Callable[[Any, BaseException | None], None]
 """Takes what a function returned, or what it raised."""
+
+_STARTER = ThreadPoolExecutor(1, "rdma-starter")
+"""One thread, begun by what is asked first."""
 
 log = limited_logger("rpcrdma.verbs")
 
@@ -72,11 +80,10 @@ class Control:
         self._submitted: SimpleQueue[_Work | None] = SimpleQueue()
         self._awaited: SimpleQueue[_Work | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        started = threading.Event()
-        first = threading.Thread(target=self._begin, args=(started,), name="rdma-control", daemon=True)
-        first.start()
-        started.wait()
-        self._threads.insert(0, first)
+        for name, queue in (("rdma-control", self._submitted), ("rdma-memory", self._awaited)):
+            thread = threading.Thread(target=self._work, args=(queue,), name=name, daemon=True)
+            _STARTER.submit(thread.start).result()
+            self._threads.append(thread)
 
     def call(self, function: Callable[..., T], *arguments: Any) -> T:
         """Have a function called at once, wait, and return what it returned or raise what it raised."""
@@ -109,13 +116,6 @@ class Control:
         if work.error is not None:
             raise work.error
         return work.result  # type: ignore[no-any-return]
-
-    def _begin(self, started: threading.Event) -> None:
-        second = threading.Thread(target=self._work, args=(self._awaited,), name="rdma-memory", daemon=True)
-        self._threads.append(second)
-        second.start()
-        started.set()
-        self._work(self._submitted)
 
     def _work(self, queue: SimpleQueue[_Work | None]) -> None:
         while (work := queue.get()) is not None:
