@@ -67,7 +67,11 @@ def test_private_data_and_an_inline_call(seen: dict[str, Any]) -> None:
     assert step["accepted"][:16] == ACCEPTED
     assert set(step["accepted"][16:]) <= {"0"}, "padding of the transport is zero"
     assert step["null"] == [RDMA_MSG, 0, None]
-    assert step["credits"] == 128, "the listener's default"
+    assert step["credits"] == 16, "what a connection begins with"
+
+
+def test_credits_double_up_to_the_listener_s(seen: dict[str, Any]) -> None:
+    assert seen["growing_credits"] == {"granted": [16, 32, 64, 128]}
 
 
 def test_write_by_read_chunk_and_read_by_write_chunk(seen: dict[str, Any]) -> None:

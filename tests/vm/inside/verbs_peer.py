@@ -7,6 +7,7 @@ Runs under the interpreter that has pyverbs (Debian: /usr/bin/python3), without 
 runs the steps (all of them where none is named), each a function below, and prints one JSON object with what each saw.
 """
 
+import itertools
 import json
 import os
 import signal
@@ -102,6 +103,14 @@ def step_private_data(session: Session) -> dict[str, Any]:
     }
     connection.close()
     return seen
+
+
+def step_growing_credits(session: Session) -> dict[str, Any]:
+    """One call after the other that asks for many credits: what is granted, each value once in a row."""
+    connection = session.connect()
+    granted = [connection.call(NFS, 3, 0, b"", asked=1024).credits for _ in range(128)]
+    connection.close()
+    return {"granted": [each for each, _ in itertools.groupby(granted)]}
 
 
 def step_write_and_read(session: Session) -> dict[str, Any]:
