@@ -61,15 +61,16 @@ def dissected(file: Path, fields: Sequence[str], show: str = "", script: Path | 
     """tshark's fields of each packet that passes the filter ``show``, with a dissector in Lua if ``script`` is one. Two
     passes, as Wireshark itself makes them: the second puts together what went through Write chunks.
 
-    Not as root: Wireshark 4.4 runs no scripts then. It is given copies of files that another user may not open."""
+    Not as root: Wireshark 4.4 runs no scripts then. It is given copies of files that another user may not open.
+    (Guests have no /dev/fd.)"""
     assert shutil.which("tshark") is not None, WITHOUT_TSHARK
     with ExitStack() as stack:
         copies = [stack.enter_context(_copy(path)).fileno() for path in (file, script) if path is not None]
-        command = ["tshark", "-2", "-n", "-r", f"/dev/fd/{copies[0]}", "-T", "fields"]
+        command = ["tshark", "-2", "-n", "-r", f"/proc/self/fd/{copies[0]}", "-T", "fields"]
         # A port of the kernel's choice may be another protocol's by Wireshark's tables, which would go first.
         command += ["-o", "tcp.try_heuristic_first:TRUE"]
         if script is not None:
-            command += ["-X", f"lua_script:/dev/fd/{copies[1]}"]
+            command += ["-X", f"lua_script:/proc/self/fd/{copies[1]}"]
         if show:
             command += ["-Y", show]
         return _fields(command, fields, copies)
@@ -92,7 +93,7 @@ def _fields(command: list[str], fields: Sequence[str], descriptors: Sequence[int
         command,
         capture_output=True,
         text=True,
-        check=True,
+        check=False,
         timeout=60,
         pass_fds=descriptors,
         user=nobody and nobody.pw_uid,
@@ -100,4 +101,5 @@ def _fields(command: list[str], fields: Sequence[str], descriptors: Sequence[int
         extra_groups=nobody and [],
         env={**os.environ, "HOME": "/nonexistent"} if nobody else None,
     )
+    assert done.returncode == 0, (command, done.stderr)
     return [dict(zip(fields, line.split("\t"), strict=True)) for line in done.stdout.splitlines()]
