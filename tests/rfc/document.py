@@ -46,7 +46,7 @@ class Outcome:
 
 
 def linux() -> tuple[str, dict[str, str]]:
-    """The kernel's release, and by item how its server differs over RDMA; empty where it does not. Of what it lacks,
+    """The kernel's series, and by item how its server differs over RDMA; empty where it does not. Of what it lacks,
     nothing is said."""
     facts = json.loads(FACTS.read_text())
     (name,) = (name for name in facts if name.startswith("Linux ") and name.endswith(", RDMA"))

@@ -50,10 +50,10 @@ class Kernel:
     source: str
     headers: str
 
-    @property
-    def series(self) -> str:
-        """Its first two numbers."""
-        return ".".join(self.release.split(".")[:2])
+
+def series(release: str) -> str:
+    """A release's first two numbers, which stay while Debian mends a kernel."""
+    return ".".join(release.split(".")[:2])
 
 
 def newest(suite: Suite) -> Kernel:
@@ -65,9 +65,8 @@ def newest(suite: Suite) -> Kernel:
             release = found[1]
             # From 7.3 on what one package held is in four.
             parts = [f"linux-{kind}-{release}" for kind in ("base", "image", "binary", "modules")]
-            series = ".".join(release.split(".")[:2])
             image = [name for name in parts if name in plan]
-            return Kernel(release, image, f"linux-source-{series}", f"linux-headers-{release}")
+            return Kernel(release, image, f"linux-source-{series(release)}", f"linux-headers-{release}")
     raise BuildError(f"{suite.name}: no linux-image-amd64 that can be had; the guest is for amd64")
 
 
@@ -141,7 +140,7 @@ def _unpack_siw(source: Path, kernel: Kernel, into: Path) -> None:
     into.mkdir()
     with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", str(source)], stdout=subprocess.PIPE) as archive:
         inner = subprocess.Popen(
-            ["tar", "-xO", "--wildcards", f"./usr/src/linux-source-{kernel.series}.tar.xz"],
+            ["tar", "-xO", "--wildcards", f"./usr/src/linux-source-{series(kernel.release)}.tar.xz"],
             stdin=archive.stdout,
             stdout=subprocess.PIPE,
         )

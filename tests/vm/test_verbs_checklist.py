@@ -1,7 +1,7 @@
 """What tests/rfc/servers.json says of Linux's server over RDMA, and of both servers over devices, is what they do.
 
-Where this fails with another kernel, write the facts anew: ``python -m tests.vm.four_servers --only linux`` (or
-``devices``).
+Where this fails with a kernel of another series, write the facts anew: ``python -m tests.vm.four_servers --only linux``
+(or ``devices``).
 """
 
 from __future__ import annotations
