@@ -23,6 +23,7 @@ STORED = {
     "store_4k_us": (4096, 32, False),
     "store_4k_by_worker_us": (4096, 32, True),
     "store_1m_us": (1 << 20, 4, False),
+    "store_1m_by_worker_us": (1 << 20, 4, True),
 }
 """WRITEs whose floor is measured: octets, how many are outstanding, and whether another thread waits for the file."""
 READ, OUTSTANDING = 4096, 32

@@ -112,6 +112,12 @@ class Figures:
         values = [each[figure] for each in found if each is not None]
         return best(values) if values else None
 
+    def storing(self, place: str, size: str) -> str:
+        """The floor of a WRITE."""
+        floor = microseconds(self.place(place, f"store_{size}_us"))
+        by_worker = microseconds(self.place(place, f"store_{size}_by_worker_us"))
+        return f"{floor}, by a worker {by_worker}" if by_worker else floor
+
     def place(self, place: str, figure: str) -> float | None:
         """What a file system does by itself."""
         limits = self.result.get("limits", {}) if place == MEMORY else {}
@@ -148,9 +154,7 @@ def writes(found: Figures) -> list[Row]:
         most = None
         if memory is not None and there is not None and inline is not None:
             most = memory + 1.5 * max(there - inline, 0.0)
-        what, ours, floor = f"{name}, {place}", found.ours(name, place), microseconds(found.place(place, "store_4k_us"))
-        by_worker = microseconds(found.place(place, "store_4k_by_worker_us"))
-        floor += f", by a worker {by_worker}" if by_worker else ""
+        what, ours, floor = f"{name}, {place}", found.ours(name, place), found.storing(place, "4k")
         rows.append(at_most(what, "ours on tmpfs + 1.5 x (pwrite there - on tmpfs)", ours, most, floor))
         rows.append(at_most(what, "0.4 x Ganesha", ours, times(0.4, found.ganesha(name, place)), floor))
         rows.append(at_most(what, "1.0 x Chimera", ours, found.chimera(name, place), floor))
@@ -187,7 +191,7 @@ def beside_ganesha(found: Figures, names: Sequence[str], places: Sequence[str], 
                     at_most(f"{what}, async: names", f"{factor} x Ganesha, which flushes no names either", alike, most)
                 )
             else:
-                floor = microseconds(found.place(place, "store_1m_us")) if name in STORED else ""
+                floor = found.storing(place, "1m") if name in STORED else ""
                 rows.append(at_most(what, f"{factor} x Ganesha", ours, most, floor))
     return rows
 
