@@ -48,6 +48,12 @@ _PLAIN: Final = (("access", "rw"), ("sec", ("sys",)))
 """What need not be written."""
 
 
+_LATE_NAMES: Final = (
+    "changed names are on the disk here before they are answered, and later in Ganesha: async: names does as "
+    "Ganesha does, and is faster"
+)
+
+
 class Unreadable(Exception):
     """The file is not of that form; the message says why, ``line`` where."""
 
@@ -148,6 +154,8 @@ def exports_of(text: str, file: str) -> tuple[list[Import], list[Note]]:
             if path != above and _is_below(path, above) and not _ways(other.entry) <= _ways(one.entry):
                 what = f"{path}: clients reach it all the same: {above}, which it lies inside of, has another SecType"
                 notes.append(Note(one.line, what, True))
+    if imports:
+        notes.append(Note(imports[0].line, _LATE_NAMES, False))
     return imports, notes
 
 
