@@ -45,13 +45,13 @@ class Command:
     def __init__(self, *words: str, **environment: str) -> None:
         self.process = subprocess.Popen(
             [*INTERRUPTIBLE, *words], env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, process_group=0,
         )  # fmt: skip
 
     def interrupt(self) -> None:
-        """Press Ctrl-C."""
+        """Press Ctrl-C: what the command has started gets it, too."""
         assert self.process.poll() is None
-        self.process.send_signal(signal.SIGINT)
+        os.killpg(self.process.pid, signal.SIGINT)
         out, err = self.process.communicate(timeout=PATIENCE)
         assert (self.process.returncode, out, err) == (130, "", "")
 
