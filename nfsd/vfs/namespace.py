@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 
-from nfsd.exported import Exports
 from nfsd.vfs.attributes import attributes_of, raw_fileid, raw_nlink, raw_type, statx_buffer
 from nfsd.vfs.chains import Chains
 from nfsd.vfs.changes import change_of
@@ -48,7 +47,6 @@ class Namespace:
 
     def __init__(
         self,
-        exports: Exports,
         chains: Chains,
         known: KnownFiles,
         looking: Looking,
@@ -57,7 +55,6 @@ class Namespace:
         directory_changes: DirectoryChanges,
         stored: StoredNames,
     ) -> None:
-        self._exports = exports
         self._chains = chains
         self._known = known
         self._looking = looking
@@ -129,10 +126,7 @@ class Namespace:
         if inode is None or (raw_nlink(victim.status) and raw_type(victim.status) is not FileType.DIR):
             return
         self._open_files.forget_removed_inode(inode)
-        for export in self._exports.exports:
-            node = self._known.nodes.find(self._known.codec.encode(export.id, directory.mount.fs_id, kind, octets))
-            if node is not None:
-                self._known.nodes.forget(node)
+        self._known.nodes.forget_removed(inode)
 
     async def rename(
         self, credential: Credential, source: Node, name: bytes, target: Node, new_name: bytes

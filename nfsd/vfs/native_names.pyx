@@ -15,7 +15,6 @@ from libc.stdint cimport uint32_t, uint64_t
 
 from nfsd.backends.interface import Found
 from nfsd.vfs.attributes import statx_buffer
-from nfsd.vfs.mounts import handle_prefix
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
     RESOLVE_CACHED as _RESOLVE_CACHED,
@@ -427,16 +426,10 @@ cdef class NativeNames(NativeAttributes):
 
     cdef int bury(self, Node directory, Inode inode, bytes kernel) except -1:
         """Let go of a file that has lost its last name, so that its space is freed."""
-        cdef object fs_id = directory.mount.fs_id
-        cdef int kind = int.from_bytes(kernel[:4], "little", signed=True)
         cdef Node node
         self.tables.open_files.forget_removed_inode(inode)
-        for export in self.exports.exports:
-            handle = self.handles.pop(<bytes>handle_prefix(export.id, fs_id) + kernel, None)
-            if handle is None:
-                handle = self.tables.known.codec.encode(export.id, fs_id, kind, kernel[4:])
-            node = self.tables.nodes.find(handle)
-            if node is not None:
-                self.tables.nodes.forget(node)
-            node = None  # its descriptor is closed now
-        return 0
+        self.handles.pop(directory.handle_prefix + kernel, None)
+        for node in inode.in_exports():
+            self.handles.pop(node.handle_prefix + kernel, None)
+        node = None  # its descriptor is closed now
+        return self.tables.nodes.forget_removed(inode)

@@ -26,4 +26,5 @@ cdef class NodeTable:
     cpdef Node find(self, handle)
     cpdef int add(self, Node node) except -1
     cpdef Inode inode(self, bytes key)
+    cpdef int forget_removed(self, Inode inode) except -1
     cpdef int evict(self, Py_ssize_t count) except -1

@@ -33,6 +33,8 @@ class NodeTable:
         """The inode of a key if it is known."""
     def forget(self, node: Node) -> None:
         """Do not keep the node: its file was removed. Holders still find it by its handle."""
+    def forget_removed(self, inode: Inode) -> None:
+        """The same of a removed file's nodes in all exports."""
     def forget_inode(self, inode: Inode) -> None:
         """Nor remember the inode of a removed file, whose handle leads nowhere ever again."""
     def all(self) -> list[Node]:

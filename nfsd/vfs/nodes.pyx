@@ -127,6 +127,13 @@ cdef class NodeTable:
         self.latest = None
         self.recent.pop(node.handle, None)
 
+    cpdef int forget_removed(self, Inode inode) except -1:
+        cdef Node node
+        self.latest = None
+        for node in inode.in_exports():
+            self.recent.pop(node.handle, None)
+        return 0
+
     def forget_inode(self, Inode inode not None):
         self.remembered.pop(inode.key, None)
 

@@ -154,7 +154,7 @@ cdef class RecentListing:
         memcpy(PyBytes_AS_STRING(key), PyBytes_AS_STRING(prefix), common)
         memcpy(PyBytes_AS_STRING(key) + common, key_of(entry), entry.key_size)
         known = PyDict_GetItem(nodes.inodes, key)
-        entry.looked = known == NULL or (<Inode>PyLong_AsVoidPtr(<object>known)).nodes == 0
+        entry.looked = known == NULL or (<Inode>PyLong_AsVoidPtr(<object>known)).first == NULL
         entry.key_hash = hash(key)
         entry.name_hash = hash(PyBytes_FromStringAndSize(<char *>name_of(entry), entry.name_size))
         return 0

@@ -26,7 +26,7 @@ cdef class Inode:
     cdef readonly ChangeRecord change
     cdef readonly unsigned long long epoch
     cdef public long long ctime
-    cdef int nodes                  # how many there are of it
+    cdef void *first                # of its nodes, each of which leads to the next one; none of them is held
     cdef readonly dict opens
     cdef readonly list unstable
     cdef public long used_count
@@ -43,6 +43,7 @@ cdef class Inode:
 
     cpdef void saw_ctime(self, long long ctime) noexcept
     cpdef void wrote(self, long long before, long long after) noexcept
+    cdef list in_exports(self)
     cdef void changed_between(self, statx_t *before, statx_t *after) noexcept
     cdef long long permissions(self, bint fine) noexcept
     cdef bint lets_search(self, Credential who, bint fine) except -1
@@ -52,6 +53,7 @@ cdef class Inode:
 cdef class Node:
     cdef object __weakref__
     cdef dict table                 # of the NodeTable: where the node is found
+    cdef void *next                 # of its inode's
     cdef object _close
     cdef readonly int fd
     cdef readonly bytes handle
@@ -74,6 +76,8 @@ cdef class Node:
     cdef unsigned int device_major
     cdef unsigned int device_minor
     cdef uint64_t fsid[2]
+
+    cdef void part(self) noexcept
 
 
 cdef class OpenFile:

@@ -157,6 +157,15 @@ cdef class Inode:
         if not same_permissions(before, after):
             self.epoch += 1
 
+    cdef list in_exports(self):
+        """Its nodes, one of each export in which anybody holds it."""
+        cdef list found = []
+        cdef void *node = self.first
+        while node != NULL:
+            found.append(<Node>node)
+            node = (<Node>node).next
+        return found
+
     def permissions_changed(self):
         self.epoch += 1
 
@@ -202,7 +211,7 @@ cdef class Node:
         self.mount = mount
         self.export = mount.export
         self.inode = inode
-        inode.nodes += 1
+        self.next, inode.first = inode.first, <void *>self
         self.key = inode.key
         self.type = type_
         self.used = 0
@@ -226,10 +235,18 @@ cdef class Node:
                 self._close(fd, self.lane)
 
     def __del__(self):
-        leave(self.table, self.handle, <void *>self)
         if self.inode is not None:
-            self.inode.nodes -= 1
+            self.part()
+        leave(self.table, self.handle, <void *>self)
         self.shut()
+
+    cdef void part(self) noexcept:
+        """Its inode does not lead to it any more."""
+        cdef void **link = &self.inode.first
+        while link[0] != NULL and link[0] != <void *>self:
+            link = &(<Node>link[0]).next
+        if link[0] != NULL:
+            link[0] = self.next
 
 
 cdef class OpenFile:

@@ -85,7 +85,7 @@ class FileService:
         backend = self.backend
         self.unstable = UnstableWrites(self._settle)
         self.open_files = OpenFiles(self.nodes, self.chains, self.unstable)
-        self._stored = StoredNames(self.exports, self.known, self.open_files, self.write_backs)
+        self._stored = StoredNames(self.known, self.open_files, self.write_backs)
         self._mount_table = MountTable(self.chains, self.known, self.write_backs)
         self.roots = Roots(self.exports, self.chains, self.known, self._mount_table, self._stored, make_store)
         self.finding = Finding(self.chains, self.known, self._mount_table, self.roots, self._stored)
@@ -173,8 +173,7 @@ class FileService:
         self.create, self.mkdir = creation.create, creation.mkdir
         self.symlink, self.mknod = creation.symlink, creation.mknod
         namespace = Namespace(
-            self.exports, self.chains, self.known, self._looking, self.open_files, self.stable, self._directory_changes,
-            self._stored,
+            self.chains, self.known, self._looking, self.open_files, self.stable, self._directory_changes, self._stored,
         )  # fmt: skip
         self.remove, self.rename, self.link = namespace.remove, namespace.rename, namespace.link
         self.stored_node, self.bury_stored = self._stored.node, self._stored.bury

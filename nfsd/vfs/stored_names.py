@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from nfsd.backends.interface import Found, New, Store
 from nfsd.backends.pool import Pool
-from nfsd.exported import Export, Exports
+from nfsd.exported import Export
 from nfsd.reach import PATIENCE
 from nfsd.vfs.attributes import raw_nlink, raw_type
 from nfsd.vfs.changes import change_of
@@ -37,8 +37,7 @@ def mount_of(node: Node) -> StoreMount:
 class StoredNames:
     """Nodes of stores, and changes of their names."""
 
-    def __init__(self, exports: Exports, known: KnownFiles, open_files: OpenFiles, write_backs: WriteBacks) -> None:
-        self._exports = exports
+    def __init__(self, known: KnownFiles, open_files: OpenFiles, write_backs: WriteBacks) -> None:
         self._known = known
         self._open_files = open_files
         self._write_backs = write_backs
@@ -164,10 +163,7 @@ class StoredNames:
         if inode is None:
             return
         self._open_files.forget_removed_inode(inode)
-        for export in self._exports.exports:
-            node = self._known.nodes.find(self._known.codec.encode(export.id, mount.fs_id, KIND, file.key))
-            if node is not None:
-                self._known.nodes.forget(node)
+        self._known.nodes.forget_removed(inode)
 
 
 def _nothing_to_close(descriptor: int, lane: int) -> None:
