@@ -21,6 +21,7 @@ from bench.floors import floors
 from bench.ganesha import Ganesha, enter_namespace, in_root, packaged
 from bench.growth import Directory, Handles, Locks, Opens
 from bench.machine import crowd, disk_limits, facts, measure_limits
+from bench.many_exports import Exports
 from bench.memory import Memory
 from bench.nfs3_client import Nfs3Failure
 from bench.places import Place, places
@@ -40,6 +41,7 @@ STUDIES: tuple[Study, ...] = (
     Handles(),
     Opens(),
     Locks(),
+    Exports(),
     Memory(),
     Trouble(),
     Writers(),
