@@ -17,6 +17,7 @@ from bench import chimera, compare, document, fio, goals, report, sides
 from bench.calls import FILE_SIZE, Files
 from bench.cephfs import CephStudy
 from bench.connections import Connections
+from bench.fixtures import fill
 from bench.floors import floors
 from bench.ganesha import Ganesha, enter_namespace, in_root, packaged
 from bench.growth import Directory, Handles, Locks, Opens
@@ -29,7 +30,7 @@ from bench.processes import Processes
 from bench.running import Impossible
 from bench.scenarios import SCENARIOS, Scenario, needed, prepare
 from bench.security import SecurityStudy
-from bench.servers import IN_GUEST, OURS, TREE, LocalServer, NotStarted, RdmaNfsd, RdmaNfsdNames, fill
+from bench.servers import IN_GUEST, OURS, TREE, LocalServer, NotStarted, RdmaNfsd, RdmaNfsdNames
 from bench.study import Study, Terms, median, progress
 from bench.trouble import Trouble
 from bench.turns import take_turns

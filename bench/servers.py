@@ -1,13 +1,13 @@
 """Servers under test: started on a directory of their own, their CPU time read, stopped again.
 
-Owns :class:`RdmaNfsd` and how to reach servers; imports :mod:`bench.copies` and :mod:`bench.places`.
+Owns :class:`RdmaNfsd` and how to reach servers; imports :mod:`bench.copies`, :mod:`bench.fixtures` and
+:mod:`bench.places`.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import signal
 import socket
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 from bench import copies
+from bench.fixtures import fill
 from bench.places import Place
 
 TICK = os.sysconf("SC_CLK_TCK")
@@ -158,12 +159,6 @@ class Server(ABC):
     @abstractmethod
     def stop(self) -> None:
         """End it."""
-
-
-def fill(path: Path, size: int) -> None:
-    """Make a file of so many octets that everybody may write to."""
-    path.write_bytes(random.randbytes(1 << 20) * (size >> 20))
-    path.chmod(0o666)
 
 
 class LocalServer(Server):
