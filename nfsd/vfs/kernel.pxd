@@ -59,6 +59,9 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_symlinkat
     const long SYS_utimensat
 
+cdef enum:
+    SYS_fchmodat2 = 452         # Linux 6.6; older headers do not know it
+
 cdef extern from "time.h" nogil:
     ctypedef long time_t
     struct timespec:

@@ -19,6 +19,7 @@ FACTS = {
     *(f"rpcrdma.rpc.replay.{name}" for name in ("cut_cost", "entry_cost", "host_cost")),
     *(f"rpcrdma.verbs.softiwarp.crc.{name}" for name in ("crc32_iscsi", "library")),
     "nfsd.v3.names.statuses",
+    "nfsd.vfs.attribute_changes.sets_modes",
     "nfsd.v4.listing.statuses",
     "nfsd.v4.native_compound._room_for_result",
     "nfsd.vfs.dirents.how",
