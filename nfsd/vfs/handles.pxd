@@ -17,6 +17,8 @@ ctypedef struct mac_key_t:
 cdef class HandleCodec:
     cdef mac_key_t key
 
+    cdef bytes beside(self, bytes directory, int kind, const uint8_t *octets, uint32_t size)
+
 
 # The handle of a kernel handle into HANDLE octets: how many it has, or 0 when the kernel's does not fit.
 cdef uint32_t sign_handle(

@@ -109,6 +109,16 @@ cdef uint32_t sign_handle(
     return HEAD + size + MAC
 
 
+cdef bytes signed(
+    const mac_key_t *key, uint32_t export_id, const uint8_t *fs_id, int kind, const uint8_t *octets, uint32_t size
+):
+    cdef uint8_t handle[HANDLE]
+    size = sign_handle(key, export_id, fs_id, kind, octets, size, handle)
+    if size == 0:
+        raise OSError(errno.EOVERFLOW, "the file system's handles do not fit in an NFS handle")
+    return (<char *>handle)[:size]
+
+
 cdef class HandleCodec:
     def __init__(self, bytes key not None):
         cdef uint8_t block[64]
@@ -124,16 +134,14 @@ cdef class HandleCodec:
         blake2s_block(self.key.h, block, 64, 0)
 
     def encode(self, uint32_t export_id, bytes fs_id not None, int kind, bytes kernel not None):
-        cdef uint8_t handle[HANDLE]
-        cdef uint32_t size
         if len(fs_id) != FS_ID:
             raise ValueError("the file system has 6 octets")
-        size = sign_handle(
-            &self.key, export_id, <const uint8_t *>fs_id, kind, <const uint8_t *>kernel, <uint32_t>len(kernel), handle
-        )
-        if size == 0:
-            raise OSError(errno.EOVERFLOW, "the file system's handles do not fit in an NFS handle")
-        return (<char *>handle)[:size]
+        return signed(&self.key, export_id, fs_id, kind, kernel, <uint32_t>len(kernel))
+
+    cdef bytes beside(self, bytes directory, int kind, const uint8_t *octets, uint32_t size):
+        """The handle of a kernel handle on the file system of a directory, which has a handle itself, in the same export."""
+        cdef const uint8_t *own = directory
+        return signed(&self.key, load32(own + 2), own + 6, kind, octets, size)
 
     @staticmethod
     def claimed(handle):

@@ -40,11 +40,6 @@ def kernel_version() -> tuple[int, int]:
 _MULTIGRAIN_KERNEL = kernel_version() >= (6, 13)
 
 
-def handle_prefix(export: int, fs_id: bytes) -> bytes:
-    """What handles of one file system in one export are remembered by, before the kernel's handle."""
-    return export.to_bytes(8, "big", signed=True) + fs_id
-
-
 class Mount:
     """One mounted file system in one export."""
 
@@ -62,7 +57,6 @@ class Mount:
         "flushes_data",
         "fs_id",
         "fsid",
-        "handle_prefix",
         "inline",
         "journal",
         "journal_file",
@@ -103,7 +97,6 @@ class Mount:
         self.kind = kind
         """statfs's f_type."""
         self.fs_id = identity.fs_id
-        self.handle_prefix = handle_prefix(export.id, identity.fs_id)
         self.key_prefix = identity.key_prefix
         self.write_back = write_backs.of(identity.key_prefix, lane)
         """The file system's write verifier, the same in all exports."""

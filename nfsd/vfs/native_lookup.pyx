@@ -1,14 +1,13 @@
 # distutils: extra_compile_args = -O2
 """LOOKUP for native programs: of what the kernel has in memory at once, of other names after a worker has looked.
 
-Owns :class:`NativeLookup`, which has the NFS handles that were made lately; imports the records and
-:mod:`nfsd.vfs.native_files`, whose rules hold here.
+Owns :class:`NativeLookup`; imports the records, the handles and :mod:`nfsd.vfs.native_files`, whose rules hold here.
 """
 
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.errno cimport EACCES, EAGAIN, EMFILE, ENFILE, EXDEV, errno
 from libc.stdint cimport uint64_t
-from libc.string cimport strcpy
+from libc.string cimport memcpy, strcpy
 
 from nfsd.vfs.syscalls import (
     O_PATH as _O_PATH,
@@ -27,9 +26,6 @@ from nfsd.vfs.nodes cimport NodeTable
 from nfsd.vfs.identity cimport OWN
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t, kernel_handle_t
 from rpcrdma.declined cimport DATA, FAILED, MAY_WAIT
-
-cdef enum:
-    HANDLES = 262144        # NFS handles remembered by kernel handle
 
 cdef object DIR = FileType.DIR
 cdef how_t CACHED
@@ -65,10 +61,18 @@ cdef int reach(
     return 0
 
 
-cdef class NativeLookup(NativeFiles):
-    def __cinit__(self, service):
-        self.handles = {}
+cdef bytes key_of(Node directory, kernel_handle_t *kernel):
+    """What the inode of a kernel handle on the file system of a directory is known by."""
+    cdef Py_ssize_t before = len(directory.key_prefix)
+    cdef bytes key = PyBytes_FromStringAndSize(NULL, before + 1 + kernel.size)
+    cdef char *at = PyBytes_AS_STRING(key)
+    memcpy(at, PyBytes_AS_STRING(directory.key_prefix), before)
+    at[before] = <char>kernel.kind
+    memcpy(at + before + 1, kernel.octets, kernel.size)
+    return key
 
+
+cdef class NativeLookup(NativeFiles):
     cdef int pause(self) except -1:
         # What these refer to would stay open.
         self.needs = self.walked = None
@@ -87,7 +91,6 @@ cdef class NativeLookup(NativeFiles):
         cdef int descriptor = -1
         cdef int failed
         cdef bint as_server
-        cdef bytes key, handle
         cdef Node node
         error[0] = 0
         self.needs = None
@@ -127,14 +130,11 @@ cdef class NativeLookup(NativeFiles):
             error[0] = failed
         node = None
         if not failed and mount_id == directory.mnt_id:
-            key = PyBytes_FromStringAndSize(<char *>&kernel.kind, 4 + kernel.size)
-            handle = self.handle_of(directory, key)
-            if descriptor >= 0:
-                node = self.tables.nodes.recent.get(handle)
-                if node is None and stat_of(descriptor, status):
-                    node, descriptor = self.adopt(directory, descriptor, key, status), -1
-            else:
-                node = self.find(handle, len(handle))
+            node = self.tables.nodes.beside(directory, key_of(directory, &kernel))
+            if node is None and descriptor >= 0 and stat_of(descriptor, status):
+                node, descriptor = self.adopt(directory, descriptor, &kernel, status), -1
+            elif node is None and descriptor < 0:
+                node = self.reopened(self.handle_of(directory, &kernel))
         if descriptor >= 0:
             c_close(descriptor)
         if node is None or not self.look(node, status):
@@ -194,30 +194,22 @@ cdef class NativeLookup(NativeFiles):
         walk.job.caller = credential.identity
         return walk
 
-    cdef Node adopt(self, Node directory, int descriptor, bytes kernel, statx_t *status):
+    cdef Node adopt(self, Node directory, int descriptor, kernel_handle_t *kernel, statx_t *status):
         """The node of a file in a directory, whose O_PATH descriptor is taken over."""
         cdef object mount = directory.mount
         cdef bytes handle = self.handle_of(directory, kernel)
         cdef NodeTable nodes = self.tables.nodes
         cdef Node node = nodes.find(handle)
         if node is None:
-            inode = nodes.inode(mount.key_prefix + kernel[:1] + kernel[4:])
+            inode = nodes.inode(key_of(directory, kernel))
             node = Node(handle, inode, mount, descriptor, type_in(status), self.tables.close_later)
             nodes.add(node)
         else:
             c_close(descriptor)
         return node
 
-    cdef bytes handle_of(self, Node directory, bytes kernel):
-        """The NFS handle of a kernel handle on the file system of a directory: always the same, so it is worth remembering what took a hash to make.
-        Remembered by what the mount is called, not by the mount, whose descriptor must go when nobody uses it."""
-        cdef bytes key = directory.handle_prefix + kernel
-        cdef bytes handle = self.handles.get(key)
-        if handle is None:
-            handle = self.tables.known.codec.encode(
-                directory.mount.export.id, directory.mount.fs_id, int.from_bytes(kernel[:4], "little", signed=True), kernel[4:]
-            )
-            if len(self.handles) >= HANDLES:
-                self.handles.clear()
-            self.handles[key] = handle
-        return handle
+    cdef bytes handle_of(self, Node directory, kernel_handle_t *kernel):
+        """The NFS handle of a kernel handle on the file system of a directory."""
+        if self.codec is None:
+            self.codec = self.tables.known.codec
+        return self.codec.beside(directory.handle, kernel.kind, kernel.octets, kernel.size)

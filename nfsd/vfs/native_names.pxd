@@ -44,4 +44,4 @@ cdef class NativeNames(NativeAttributes):
     cdef Node node_of(self, NameChange change, name_t *name)
     cdef Inode inode_of(self, NameChange change, name_t *name)
     cdef int removed(self, NameChange change) except -1
-    cdef int bury(self, Node directory, Inode inode, bytes kernel) except -1
+    cdef int bury(self, Inode inode) except -1

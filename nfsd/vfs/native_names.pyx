@@ -26,7 +26,7 @@ from nfsd.vfs.attribute_changes cimport changes_owner, changes_times
 from nfsd.vfs.attributes cimport status_in, type_in
 from nfsd.vfs.kernel cimport AT_EMPTY_PATH, SYS_name_to_handle_at, SYS_openat2, c_close, c_syscall, how_t
 from nfsd.vfs.native_files cimport NO_ID, NativeFiles, ctime_of, no
-from nfsd.vfs.native_lookup cimport component
+from nfsd.vfs.native_lookup cimport component, key_of
 from nfsd.vfs.flushes cimport Sync, change_of
 from nfsd.vfs.name_changes cimport (
     ADD_NAME, MAKE_DIRECTORY, MAKE_FILE, MAKE_LINK, REMOVE_DIRECTORY, REMOVE_NAME, RENAME, NameChange, Walk, change_of_kind,
@@ -46,11 +46,6 @@ NAMING.flags, NAMING.mode, NAMING.resolve = _O_PATH, 0, _RESOLVE_COMPONENT
 cdef inline bint handle_in(int directory, const char *path, int flags, name_t *name, int *mount) noexcept nogil:
     name.kernel.size = sizeof(name.kernel.octets)
     return c_syscall(SYS_name_to_handle_at, directory, path, &name.kernel, mount, flags) == 0
-
-
-cdef bytes kernel_of(name_t *name):
-    """The type and the octets of the kernel's handle."""
-    return PyBytes_FromStringAndSize(<char *>&name.kernel.kind, 4 + name.kernel.size)
 
 
 cdef inline bint sets_more(changes_t *initial) noexcept:
@@ -232,7 +227,7 @@ cdef class NativeNames(NativeAttributes):
         cdef OpenFile opened
         cdef Node node
         if change.stored is None:
-            node = self.adopt(change.directory, data.naming, kernel_of(&data.name), &data.status)
+            node = self.adopt(change.directory, data.naming, &data.name.kernel, &data.status)
             data.naming = -1
         else:
             node = self.stored_node(change.directory, &data.file_key, &data.status)
@@ -381,22 +376,18 @@ cdef class NativeNames(NativeAttributes):
         return walk
 
     cdef Node node_of(self, NameChange change, name_t *name):
-        """The node that a name leads to, if its handle is known: its descriptor holds what loses the name, and need not be
-        opened for that."""
-        cdef object mount = change.directory.mount
-        cdef Node node
-        handle = self.handles.get(<bytes>mount.handle_prefix + kernel_of(name))
-        node = None if handle is None else self.tables.nodes.find(handle)
+        """The node that a name leads to, if it is known: its descriptor holds what loses the name, and need not be opened
+        for that."""
+        cdef Node node = self.tables.nodes.beside(change.directory, key_of(change.directory, &name.kernel))
         return None if node is None or node.fd < 0 else node
 
     cdef Inode inode_of(self, NameChange change, name_t *name):
         """The inode that a name leads to. While a worker makes the change, the file may come into use, and must then be
         found not to be delegated; what is changed at once concerns only one that is in use already."""
-        cdef bytes kernel, key
+        cdef bytes key
         if not name.there:
             return None
-        kernel = kernel_of(name)
-        key = change.directory.mount.key_prefix + kernel[:1] + kernel[4:]
+        key = key_of(change.directory, &name.kernel)
         return self.tables.nodes.known_inode(key) if change.directory.inline else self.tables.nodes.inode(key)
 
     cdef int removed(self, NameChange change) except -1:
@@ -415,7 +406,7 @@ cdef class NativeNames(NativeAttributes):
             # Whoever has a descriptor beyond this may still write: only what is closed now is known to free little.
             victim.slight = slight
             try:
-                self.bury(change.directory, victim, kernel_of(&data.name))
+                self.bury(victim)
                 change.loser = None
             finally:
                 victim.slight = False
@@ -424,12 +415,7 @@ cdef class NativeNames(NativeAttributes):
             self.tables.close_later(naming, change.directory.lane)
         return 0
 
-    cdef int bury(self, Node directory, Inode inode, bytes kernel) except -1:
+    cdef int bury(self, Inode inode) except -1:
         """Let go of a file that has lost its last name, so that its space is freed."""
-        cdef Node node
         self.tables.open_files.forget_removed_inode(inode)
-        self.handles.pop(directory.handle_prefix + kernel, None)
-        for node in inode.in_exports():
-            self.handles.pop(node.handle_prefix + kernel, None)
-        node = None  # its descriptor is closed now
         return self.tables.nodes.forget_removed(inode)

@@ -23,6 +23,7 @@ cdef class NodeTable:
     cdef Py_hash_t[ADDED_KEPT] added_keys   # of their inodes' keys, by number
 
     cdef Node in_use(self, const uint8_t *handle, size_t size)
+    cdef Node beside(self, Node directory, bytes key)
     cpdef Node find(self, handle)
     cpdef int add(self, Node node) except -1
     cpdef Inode inode(self, bytes key)

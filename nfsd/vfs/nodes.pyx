@@ -63,6 +63,20 @@ cdef class NodeTable:
         node.used = self.sweep_number
         return node
 
+    cdef Node beside(self, Node directory, bytes key):
+        """The node that has an inode of this key on the mount of a directory: found without its handle, whose MAC takes longer
+        to make. None: there is none, or the last one of the inode is another mount's."""
+        cdef PyObject *found = PyDict_GetItem(self.inodes, key)
+        cdef Inode inode
+        cdef Node node
+        if found == NULL:
+            return None
+        inode = <Inode>PyLong_AsVoidPtr(<object>found)
+        node = None if inode.first == NULL else <Node>inode.first
+        if node is None or node.mount is not directory.mount:
+            return None
+        return self.find(node.handle)  # it may have been disowned
+
     cpdef Node find(self, handle):
         cdef Node node = self.recent.get(handle)
         cdef PyObject *found

@@ -70,7 +70,7 @@ cdef class Node:
     cdef bint by_place
     cdef object lane
     cdef object stored_names
-    cdef bytes handle_prefix
+    cdef bytes key_prefix
     cdef readonly WriteBack write_back
     cdef int mnt_id
     cdef unsigned int device_major

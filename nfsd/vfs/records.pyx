@@ -221,7 +221,7 @@ cdef class Node:
         self.by_place = mount.by_place
         self.lane = mount.lane
         self.stored_names = mount.stored_names
-        self.handle_prefix = mount.handle_prefix
+        self.key_prefix = mount.key_prefix
         self.write_back = mount.write_back
         self.mnt_id = mount.mnt_id
         self.device_major, self.device_minor = mount.device

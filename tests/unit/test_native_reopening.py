@@ -221,7 +221,7 @@ def record(number):
     """A node without a descriptor."""
     mount = SimpleNamespace(
         export=None, inline=True, caching=False, fine=False, mnt_id=0, device=(0, 0), fsid=(0, 0), write_back=None,
-        by_place=False, lane=0, stored_names=None, handle_prefix=b"",
+        by_place=False, lane=0, stored_names=None, key_prefix=b"",
     )  # fmt: skip
     return Node(b"%d" % number, Inode(b"%d" % number), mount, -1, FileType.REG, None)
 
