@@ -114,21 +114,28 @@ cdef bint in_memory(int fd, uint64_t file, uint64_t offset, size_t size) noexcep
     cdef int error
     if size == 0:
         return True
-    if has_been_read(file, offset, size) and cached(fd, offset, end, &count) == 0 and count >= pages(offset, end):
-        return True
-    error = cached(fd, offset, end + AHEAD, &count)
+    error = cached(fd, offset, end, &count)  # finds out the most, and takes the least
     if error != 0:
         return error == ENOSYS
-    if count >= pages(offset, end + AHEAD):
+    if count < pages(offset, end):
+        if fstat(fd, &status) != 0:
+            return False
+        if offset >= <uint64_t>status.st_size:
+            return True
+        end = min(end, <uint64_t>status.st_size)
+        if count < pages(offset, end):
+            return False
+    if has_been_read(file, offset, size):
+        return True
+    end = (end + PAGE - 1) // PAGE * PAGE
+    if cached(fd, end, end + AHEAD, &count) != 0:
+        return False
+    if count == 0 or count >= AHEAD // PAGE:
         return True
     if fstat(fd, &status) != 0:
         return False
-    if offset >= <uint64_t>status.st_size or count >= pages(offset, min(end + AHEAD, <uint64_t>status.st_size)):
+    if end >= <uint64_t>status.st_size or count >= pages(end, min(end + AHEAD, <uint64_t>status.st_size)):
         return True
-    end = min(end, <uint64_t>status.st_size)
-    if cached(fd, offset, end, &count) != 0 or count < pages(offset, end):
-        return False
-    end = (end + PAGE - 1) // PAGE * PAGE
     return cached(fd, end, end + PAGE, &count) == 0 and count == 0
 
 
