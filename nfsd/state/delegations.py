@@ -114,7 +114,7 @@ class DelegationTable:
         file = self._engine.opens.make_file(file_key)
         made = Delegation(self._engine.stateids.new_other(client), client, file, write)
         self._engine.stateids.add(made)
-        file.delegations.append(made)
+        file.delegations[client] = made
         client.delegations += 1
         client.account.delegations += 1
         self.count += 1
@@ -150,9 +150,10 @@ class DelegationTable:
         file = self._engine.opens.file(file_key)
         if file is None:
             return False
-        for delegation in file.delegations:
-            if delegation.client is client or write or delegation.write:
-                return True
+        if file.delegations and (write or client in file.delegations or self.writing(file) is not None):
+            return True
+        if not (write or file.access_write or file.deny_read):
+            return False  # however many read it
         holders: list[OpenState | OpenReservation] = [*file.opens, *file.reservations]
         for holder in holders:
             if holder.owner.client is client:
@@ -183,14 +184,21 @@ class DelegationTable:
     @staticmethod
     def holds(delegation: Delegation) -> bool:
         """Whether the delegation is in force: not returned, revoked or lost with its client."""
-        return delegation in delegation.file.delegations
+        return delegation.file.delegations.get(delegation.client) is delegation
 
     def held_by(self, client: Client, file_key: bytes) -> Delegation | None:
         """The client's delegation of a file."""
         file = self._engine.opens.file(file_key)
         if file is None:
             return None
-        return next((one for one in file.delegations if one.client is client and not one.offered), None)
+        held = file.delegations.get(client)
+        return None if held is None or held.offered else held
+
+    @staticmethod
+    def writing(file: FileState) -> Delegation | None:
+        """The file's write delegation, beside which there is no other."""
+        first = next(iter(file.delegations.values()), None)
+        return first if first is not None and first.write else None
 
     def covers(self, client: Client, file_key: bytes, *, write: bool) -> bool:
         """Whether a delegation gives the client already what it asks for; ``write``: more than a read delegation."""
@@ -217,7 +225,7 @@ class DelegationTable:
             self._engine.expire_client(one.client, Gone.WANTED)
         if one is None:
             return True
-        for delegation in list(one.file.delegations):
+        for delegation in list(one.file.delegations.values()):
             if delegation.client is not client and (write or delegation.write) and not spared(delegation):
                 self.recall(delegation)
         return False
@@ -229,9 +237,12 @@ class DelegationTable:
         file = self._engine.opens.file(file_key)
         if file is None:
             return None
+        if not write:
+            writing = self.writing(file)
+            return None if writing is None or writing.client is client or spared(writing) else writing
         found = None
-        for delegation in file.delegations:
-            if delegation.client is not client and (write or delegation.write) and not spared(delegation):
+        for delegation in file.delegations.values():
+            if delegation.client is not client and not spared(delegation):
                 found = delegation
                 if delegation.client.courtesy:
                     break
@@ -357,7 +368,7 @@ class DelegationTable:
         if not self.holds(delegation):
             return
         file: FileState = delegation.file
-        file.delegations.remove(delegation)
+        del file.delegations[delegation.client]
         self._recalling.pop(delegation, None)
         self._to_recall.pop(delegation, None)
         delegation.client.delegations -= 1

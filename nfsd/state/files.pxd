@@ -17,7 +17,7 @@ cdef class FileState:
     cdef public object pending_lock
     cdef public list dirty
     cdef public list waiters
-    cdef public list delegations
+    cdef readonly dict delegations
 
     cpdef void add_share(self, int access, int deny) noexcept
     cpdef void drop_share(self, int access, int deny) noexcept

@@ -1,5 +1,6 @@
 from typing import Any
 
+from nfsd.state.clients import Client
 from nfsd.state.locks import LockPlan
 from nfsd.state.opens import OpenReservation
 from nfsd.state.ranges import FileLocks
@@ -21,7 +22,6 @@ class FileState:
     dirty: list[tuple[int, int]]
     """Ranges that may be held locally without need."""
     waiters: list[Waiter]
-    delegations: list[Delegation]
     def __init__(self, key: bytes) -> None: ...
     @property
     def key(self) -> bytes: ...
@@ -29,6 +29,10 @@ class FileState:
     def opens(self) -> set[OpenState]: ...
     @property
     def reservations(self) -> set[OpenReservation]: ...
+    @property
+    def delegations(self) -> dict[Client, Delegation]:
+        """By their holders. One for writing is the only one (RFC 8881 section 10.4)."""
+
     @property
     def access_read(self) -> int: ...
     @property

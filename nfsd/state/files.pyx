@@ -24,7 +24,7 @@ cdef class FileState:
         self.pending_lock = None
         self.dirty = []
         self.waiters = []
-        self.delegations = []
+        self.delegations = {}
 
     def add_reservation(self, reservation):
         if self.reservations is _NOBODY:

@@ -26,6 +26,11 @@ cdef object CLOSED = Stateid(0xFFFFFFFF, bytes(12))
 # RFC 8881 section 18.2.4: a stateid that can do no harm when it is used again.
 
 
+cdef inline bint writes(int access, int deny) noexcept:
+    """Whether an OPEN conflicts with others' read delegations (RFC 8881 section 10.4)."""
+    return access & OPEN4_SHARE_ACCESS_WRITE != 0 or deny & OPEN4_SHARE_DENY_READ != 0
+
+
 cdef class OpenReservation:
     def __init__(self, OpenTable table not None, OpenOwner owner not None, FileState file not None, int access, int deny):
         self._table = table
@@ -207,7 +212,7 @@ cdef class OpenTable:
         return file is None or not (
             file.stands_against(access, deny) or (
                 file.delegations
-                and self._engine.delegations.in_the_way(file_key, client, write=True) is not None
+                and self._engine.delegations.in_the_way(file_key, client, write=writes(access, deny)) is not None
             )
         )
 
@@ -215,7 +220,7 @@ cdef class OpenTable:
         """The file, on which this access may be had. Raises what :meth:`reserve` does."""
         cdef ClientRecord client = owner.client
         cdef GraceRules grace = self.grace
-        cdef bint write = changes or access & OPEN4_SHARE_ACCESS_WRITE != 0 or deny & OPEN4_SHARE_DENY_READ != 0
+        cdef bint write = changes or writes(access, deny)
         delegations = self._engine.delegations
         if not 1 <= access <= OPEN4_SHARE_ACCESS_BOTH or not 0 <= deny <= OPEN4_SHARE_ACCESS_BOTH:
             raise Nfs4Error(codes.NFS4ERR_INVAL, "share bits")

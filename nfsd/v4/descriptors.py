@@ -53,8 +53,9 @@ def _is_machine_of_writers(server: Nfs4Server, client: Client | None, caller: Rp
     file = server.engine.opens.file(node.key)
     if file is None or not at_files(client, machine_of(caller)) >> codes.OP_COMMIT & 1:
         return False
-    return any(state.client is client and state.access & codes.OPEN4_SHARE_ACCESS_WRITE for state in file.opens) or any(
-        delegation.client is client and delegation.write for delegation in file.delegations
+    writing = server.engine.delegations.writing(file)
+    return (writing is not None and writing.client is client) or any(
+        state.client is client and state.access & codes.OPEN4_SHARE_ACCESS_WRITE for state in file.opens
     )
 
 
@@ -62,5 +63,5 @@ def _holds_open(server: Nfs4Server, caller: RpcCredential, node: Node) -> bool:
     file = server.engine.opens.file(node.key)
     if file is None:
         return False
-    descriptors = [state.opened for state in file.opens] + [state.opened for state in file.delegations]
+    descriptors = [state.opened for state in file.opens] + [state.opened for state in file.delegations.values()]
     return any(one is not None and one.serving(caller, write=True) is not None for one in descriptors)

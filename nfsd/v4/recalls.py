@@ -181,8 +181,9 @@ class Recalls:
         """Tell the file's record how it is delegated now, for native operations that do not ask here."""
         if file.node is not None:
             given, inode = file.delegations, file.node.inode
-            inode.delegated = max((2 if one.write else 1 for one in given), default=0)
-            inode.holder = given[0].client if len(given) == 1 else None
+            first = next(iter(given.values()), None)
+            inode.delegated = 0 if first is None else 2 if first.write else 1  # beside one for writing is no other
+            inode.holder = first.client if first is not None and len(given) == 1 else None
 
     def _gone(self, delegation: Delegation) -> None:
         self.mark(delegation.file)
@@ -216,7 +217,7 @@ class Recalls:
         are told of that ``event``. A holder that cannot be told, or was given it meanwhile, is recalled; and everybody,
         if it is not known what has become of the change."""
         file = self.engine.opens.file(directory_key)
-        others = [one for one in file.delegations if one.client is not client] if file is not None else []
+        others = [one for one in file.delegations.values() if one.client is not client] if file is not None else []
         told = {one for one in others if event is not None and self.notifications.tell(one, event)}
         if not self.table.clear(directory_key, client, write=True, spared=told.__contains__):
             self.send()

@@ -1,5 +1,7 @@
 """The table of delegations: who is given one, what stands in its way, how it comes back (RFC 8881 section 10.4)."""
 
+import sys
+
 import pytest
 
 from nfsd.protocol import nfs4 as p
@@ -34,6 +36,53 @@ def test_readers_share_a_writer_does_not():
     assert offer(a, write=True) is WHY.WND4_CONTENTION
     assert offer(a) is WHY.WND4_CONTENTION, "one of each file"
     assert world.engine.delegations.count == 2
+
+
+def lines_of(run):
+    """How many lines of the table's code are gone through."""
+    count = 0
+
+    def trace(frame, event, _):
+        nonlocal count
+        if not frame.f_code.co_filename.endswith("nfsd/state/delegations.py"):
+            return None
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        run()
+    finally:
+        sys.settrace(before)
+    return count
+
+
+@pytest.mark.parametrize("write", [False, True])
+def test_a_reader_costs_the_same_however_many_others_read(write):
+    """All nodes of a cluster open the same program."""
+
+    def lines(readers):
+        world = World(Limits())
+        table = world.engine.delegations
+        for number in range(readers):
+            reader = world.client41(b"%d" % number)
+            reader.open(access=READ)
+            assert isinstance(offer(reader), Delegation)
+        last = world.client41(b"last")
+
+        def run():
+            state = last.open(access=READ)
+            made = offer(last)
+            assert offer(last, write=write) is WHY.WND4_CONTENTION
+            assert table.covers(last.record, b"f", write=False)
+            assert table.other_writer(b"f", last.record) is None
+            table.give_back(made)
+            last.engine.opens.close(state)
+
+        return lines_of(run)
+
+    assert lines(2) == lines(100) > 30
 
 
 @pytest.mark.parametrize(

@@ -162,7 +162,7 @@ def test_a_holder_that_tells_what_is_no_time_hurts_nobody(tmp_path, time_told, f
         _, handle = await times_delegated(one, export)
         if forgotten:
             (file,) = server.engine.opens._files.values()
-            (holder,) = file.delegations
+            (holder,) = file.delegations.values()
             holder.times = FORGOTTEN
         seconds, nanoseconds = time_told
         octets = bytes(15) + b"\1" + seconds.to_bytes(8, "big", signed=True) + nanoseconds.to_bytes(4, "big")

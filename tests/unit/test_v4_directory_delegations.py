@@ -231,7 +231,7 @@ def test_what_is_not_returned_in_time_is_revoked_like_a_files(tmp_path, minor):
     async def test(server, export, one, two):
         stateid = await given(one)
         inode = server.service.nodes.find(one.handles["/0/d"]).inode
-        (delegation,) = server.engine.opens.file(inode.key).delegations
+        (delegation,) = server.engine.opens.file(inode.key).delegations.values()
         share = delegation.opened._share
         places = share.in_use
         one.end.keep = True
