@@ -1,13 +1,12 @@
 """The table of delegations: who is given one, what stands in its way, how it comes back (RFC 8881 section 10.4)."""
 
-import sys
-
 import pytest
 
 from nfsd.protocol import nfs4 as p
-from nfsd.state import Limits
+from nfsd.state import Limits, delegations
 from nfsd.state.errors import DelegationConflict
 from nfsd.state.records import Delegation
+from tests.support.lines import lines_of
 from tests.unit.state_support import BOTH, READ, WRITE, World, failing
 
 WHY = p.why_no_delegation4
@@ -38,26 +37,6 @@ def test_readers_share_a_writer_does_not():
     assert world.engine.delegations.count == 2
 
 
-def lines_of(run):
-    """How many lines of the table's code are gone through."""
-    count = 0
-
-    def trace(frame, event, _):
-        nonlocal count
-        if not frame.f_code.co_filename.endswith("nfsd/state/delegations.py"):
-            return None
-        count += event == "line"
-        return trace
-
-    before = sys.gettrace()
-    sys.settrace(trace)
-    try:
-        run()
-    finally:
-        sys.settrace(before)
-    return count
-
-
 @pytest.mark.parametrize("write", [False, True])
 def test_a_reader_costs_the_same_however_many_others_read(write):
     """All nodes of a cluster open the same program."""
@@ -80,7 +59,7 @@ def test_a_reader_costs_the_same_however_many_others_read(write):
             table.give_back(made)
             last.engine.opens.close(state)
 
-        return lines_of(run)
+        return lines_of([delegations], run)
 
     assert lines(2) == lines(100) > 30
 
