@@ -68,6 +68,27 @@ MAKE: Mapping[str, Callable[[Path], None]] = {
 }
 
 
+ONLY_READ = frozenset({COLD})
+"""One for all servers of a place. A large one for each would fill the machine's memory, where the disk's image is in
+memory and what is read is cached there again: servers would then be measured while the kernel looks for pages."""
+
+
+def provide(need: str, export: Path, place: Path) -> None:
+    """Make what is needed in an exported directory, which is somewhere in the directory ``place``."""
+    if need in ONLY_READ:
+        os.link(common(need, place), export / need)
+    else:
+        MAKE[need](export / need)
+
+
+def common(need: str, place: Path) -> Path:
+    """What is needed, for all in a place; it is made where it is not there yet."""
+    path = place / need
+    if not path.exists():
+        MAKE[need](path)
+    return path
+
+
 def uncache(path: Path) -> None:
     """Nothing of a file is cached from now on."""
     with path.open("rb+") as file:

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from bench import limits
-from bench.fixtures import COLD, MAKE, MANY, uncache
+from bench.fixtures import COLD, MANY, common, uncache
 from bench.machine import REPLY, REQUEST, served
 from bench.places import Place
 from bench.scenarios import Scenario
@@ -35,11 +35,11 @@ def floors(place: Place, seconds: float, chosen: Iterable[Scenario]) -> dict[str
     needs = {need for scenario in chosen for need in scenario.needs}
     found: dict[str, float] = {}
     if MANY in needs:
-        found["look_us"] = looked(place.path / f"limits {MANY}")
+        found["look_us"] = looked(common(MANY, place.path))
     if place.device:
         found |= {name: stored(place, place.path / "limits", *how, seconds) for name, how in STORED.items()}
     if place.device and COLD in needs and not uring.hindrance():
-        found["fetch_us"], found["fetch_per_s"] = fetched(place, place.path / f"limits {COLD}", seconds)
+        found["fetch_us"], found["fetch_per_s"] = fetched(place, common(COLD, place.path), seconds)
     return found
 
 
@@ -56,7 +56,6 @@ def stored(place: Place, file: Path, size: int, outstanding: int, by_worker: boo
 
 def fetched(place: Place, file: Path, seconds: float) -> tuple[float, float]:
     """CPU microseconds of one READ of 4 KiB that is not cached, from the disk to a socket, and how many a second."""
-    made(COLD, file)
     uncache(file)
     room = file.stat().st_size
     with file.open("rb") as source:
@@ -69,14 +68,7 @@ def fetched(place: Place, file: Path, seconds: float) -> tuple[float, float]:
 
 def looked(directory: Path) -> float:
     """CPU microseconds of the attributes of one of many files, by its name."""
-    made(MANY, directory)
     limits.look(str(directory))
     begun = time.process_time()
     count = sum(limits.look(str(directory)) for _ in range(3))
     return (time.process_time() - begun) / count * 1e6
-
-
-def made(need: str, path: Path) -> None:
-    """What scenarios need is there."""
-    if not path.exists():
-        MAKE[need](path)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import limits
-from bench.fixtures import COLD, MAKE, uncache
+from bench.fixtures import COLD, common, uncache
 from bench.places import Place
 from bench.scenarios import Scenario
 from bench.servers import TREE, connect_tcp
@@ -124,7 +124,7 @@ def disk_limits(place: Place, seconds: float, chosen: Iterable[Scenario]) -> dic
     os.sync()
     found = {"pread_us": file_call(file, False), "pwrite_us": file_call(file, True)}
     if any(COLD in scenario.needs for scenario in chosen):
-        found |= read_directly(place.path / "fio", seconds)
+        found |= read_directly(common(COLD, place.path), seconds)
     return found
 
 
@@ -132,8 +132,6 @@ def read_directly(file: Path, seconds: float) -> dict[str, float]:
     """fio's READs of 4 KiB, 32 outstanding, past the cache: how many a second, and their CPU."""
     if not shutil.which("fio"):
         return {}
-    if not file.exists():
-        MAKE[COLD](file)
     uncache(file)
     job = ["--name=read", f"--filename={file}", "--rw=randread", "--bs=4k", "--iodepth=32", "--direct=1"]
     how = ["--ioengine=io_uring", "--time_based", f"--runtime={max(1, round(seconds))}", "--output-format=json"]

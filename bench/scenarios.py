@@ -39,8 +39,9 @@ async def prepare(server: Server, uid: int = 0, needs: Iterable[str] = ()) -> Fi
     more = {}
     pages: list[Page] = []
     names = sorted(set(needs))
+    place = server.export.parent if server.place is None else server.place.path
     for name in names:
-        fixtures.MAKE[name](server.export / name)
+        fixtures.provide(name, server.export, place)
     if names:
         async with await Nfs3Client.connect(server.host, server.tcp) as nfs:
             more = {name: await nfs.lookup(root, name.encode()) for name in names}

@@ -279,7 +279,8 @@ def test_what_the_floor_of_listings_is_measured_by_looks_at_everything(tmp_path)
 
 
 def test_floors_are_measured_in_their_places(tmp_path, monkeypatch):
-    monkeypatch.setattr(floors, "MAKE", {fixtures.COLD: fixtures.file_of(1 << 20), fixtures.MANY: fixtures.make_names})
+    small = {fixtures.COLD: fixtures.file_of(1 << 20), fixtures.MANY: fixtures.make_names}
+    monkeypatch.setattr(fixtures, "MAKE", small)
     (tmp_path / "limits").write_bytes(bytes(4 << 20))
     chosen = [BY_NAME["readdirplus"], BY_NAME["read-4k-cold"]]
     memory = floors.floors(Place("tmpfs", tmp_path), 0.05, chosen)

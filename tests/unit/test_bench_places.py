@@ -79,6 +79,17 @@ def test_half_a_file_is_cached(tmp_path):
     assert cached(path) == 0
 
 
+def test_what_is_only_read_is_there_once_for_all_servers(tmp_path, monkeypatch):
+    monkeypatch.setattr(fixtures, "MAKE", dict.fromkeys(fixtures.MAKE, fixtures.file_of(1 << 20)))
+    exports = [tmp_path / name for name in ("one", "other")]
+    for export in exports:
+        export.mkdir()
+        for need in (fixtures.COLD, fixtures.HALF):
+            fixtures.provide(need, export, tmp_path)
+    assert exports[0].joinpath(fixtures.COLD).samefile(exports[1] / fixtures.COLD)
+    assert not exports[0].joinpath(fixtures.HALF).samefile(exports[1] / fixtures.HALF)
+
+
 def test_ganeshas_release_is_read_from_dpkg(tmp_path):
     status = "Package: nfs-ganesha-vfs\nStatus: install ok installed\nVersion: 1-1\n\n"
     ours = "Package: nfs-ganesha\nStatus: {}\nDescription: a server\n Version: 9-9\nVersion: {}\n\n"
