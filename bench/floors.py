@@ -20,12 +20,15 @@ from nfsd.vfs import uring
 WRITE = 144, 164
 """Octets of a WRITE's call before its data, and of its reply, about."""
 STORED = {
-    "store_4k_us": (4096, 32, False),
-    "store_4k_by_worker_us": (4096, 32, True),
-    "store_1m_us": (1 << 20, 4, False),
-    "store_1m_by_worker_us": (1 << 20, 4, True),
+    "store_4k_us": (4096, 32, False, 1),
+    "store_4k_by_worker_us": (4096, 32, True, 1),
+    "store_1m_us": (1 << 20, 4, False, 1),
+    "store_1m_by_worker_us": (1 << 20, 4, True, 1),
+    "store_1mx4_us": (1 << 20, 4, False, 4),
+    "store_1mx4_by_worker_us": (1 << 20, 4, True, 4),
 }
-"""WRITEs whose floor is measured: octets, how many are outstanding, and whether another thread waits for the file."""
+"""WRITEs whose floor is measured: octets, how many are outstanding, whether another thread waits for the file, and on
+how many connections, each of which has a process."""
 READ, OUTSTANDING = 4096, 32
 """Octets of a READ's data, and how many are outstanding."""
 
@@ -43,7 +46,9 @@ def floors(place: Place, seconds: float, chosen: Iterable[Scenario]) -> dict[str
     return found
 
 
-def stored(place: Place, file: Path, size: int, outstanding: int, by_worker: bool, seconds: float) -> float:
+def stored(
+    place: Place, file: Path, size: int, outstanding: int, by_worker: bool, connections: int, seconds: float
+) -> float:
     """CPU microseconds of one WRITE's octets on their way from a socket into a cached file, if nothing else is done."""
     room = file.stat().st_size
     with file.open("rb+") as target:
@@ -51,7 +56,8 @@ def stored(place: Place, file: Path, size: int, outstanding: int, by_worker: boo
         def serve(end: int) -> None:
             limits.store(end, target.fileno(), size, *WRITE, room, by_worker)
 
-        return served(serve, WRITE[0] + size, WRITE[1], outstanding, seconds, place.kernel_seconds)[0]
+        asked = WRITE[0] + size, WRITE[1], outstanding, seconds
+        return served(serve, *asked, place.kernel_seconds, connections)[0]
 
 
 def fetched(place: Place, file: Path, seconds: float) -> tuple[float, float]:

@@ -26,16 +26,17 @@ CHANGES = ("mkdir", "rename", "link", "symlink", "setattr-size", "open-create-v4
 VERSION_40 = ("read-4k-32", "write-4k-32", "getattr", "open-close")
 VERSION_TWO = ("getattr", "lookup", "read-4k-32", "write-4k-32")
 BULK = ("read-1m-4", "write-1m-4", "read-1m-4x4", "write-1m-4x4")
-STORED = ("write-1m-4", "write-1m-4x4")
-"""Of these the floor is measured as of 4k WRITEs."""
+STORED = {"write-1m-4": "1m", "write-1m-4x4": "1mx4"}
+"""Of these the floor is measured as of 4k WRITEs, under these names."""
 BESIDE_CHIMERA = ("write-4k-32",)
 """All that Chimera is measured with, where somebody has built it."""
 FILES = ("create-stat-unlink", "untar", "remove")
 FLOOR = (
     "The floor is what a C program takes, or reaches, that does nothing else. No server that does the same meets a "
     "goal which its floor misses. WRITEs: the program puts their octets from a socket into the same file, by itself, "
-    "and by another thread, which may wait. READs of what is not cached: it reads them with io_uring, many at a time, "
-    "and sends them. READDIRPLUS: it reads names and asks for the attributes of each. GETATTR beside bulk writers: it "
+    "and by another thread, which may wait; of four connections, each has such a program. READs of what is not "
+    "cached: it reads them with io_uring, many at a time, and sends them. READDIRPLUS: it reads names and asks for the "
+    "attributes of each. GETATTR beside bulk writers: it "
     "answers in a process of its own, while another process takes as much from as many."
 )
 NEEDED = (
@@ -191,7 +192,7 @@ def beside_ganesha(found: Figures, names: Sequence[str], places: Sequence[str], 
                     at_most(f"{what}, async: names", f"{factor} x Ganesha, which flushes no names either", alike, most)
                 )
             else:
-                floor = found.storing(place, "1m") if name in STORED else ""
+                floor = found.storing(place, STORED[name]) if name in STORED else ""
                 rows.append(at_most(what, f"{factor} x Ganesha", ours, most, floor))
     return rows
 

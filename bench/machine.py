@@ -14,6 +14,8 @@ import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,20 +61,35 @@ def served(
     outstanding: int,
     seconds: float,
     others: Callable[[], float] = float,
+    connections: int = 1,
 ) -> tuple[float, float]:
-    """CPU microseconds of one request in a process that does ``serve(descriptor)``, and requests per second.
-    ``others()`` are the seconds of whoever works for it."""
-    ours, theirs = pair()
-    pid = in_child(lambda: serve(theirs.fileno()), ours)
-    theirs.close()
-    limits.ask(ours.fileno(), request, reply, outstanding, 0.2)
-    clock = ~pid << 3 | 2  # of the process, to the nanosecond: ``/proc`` counts ticks
-    before = time.clock_gettime(clock) + others()
-    count, elapsed = limits.ask(ours.fileno(), request, reply, outstanding, seconds)
-    used = time.clock_gettime(clock) + others() - before
-    ours.close()
-    os.waitpid(pid, 0)
-    return used / count * 1e6, count / elapsed
+    """CPU microseconds of one request in a process that does ``serve(descriptor)``, and requests per second. There are
+    as many processes as connections. ``others()`` are the seconds of whoever works for them."""
+    ends: list[socket.socket] = []
+    pids = []
+    for _ in range(connections):
+        ours, theirs = pair()
+        ends.append(ours)
+        pids.append(in_child(partial(serve, theirs.fileno()), *ends))
+        theirs.close()
+
+    def used() -> float:
+        # Of each process, to the nanosecond: ``/proc`` counts ticks.
+        return sum(time.clock_gettime(~pid << 3 | 2) for pid in pids) + others()
+
+    def asked(seconds: float) -> list[tuple[int, float]]:
+        with ThreadPoolExecutor(connections) as pool:
+            ask = partial(limits.ask, request=request, reply=reply, outstanding=outstanding, seconds=seconds)
+            return list(pool.map(ask, [end.fileno() for end in ends]))
+
+    asked(0.2)
+    before = used()
+    answered = asked(seconds)
+    spent = used() - before
+    for end, pid in zip(ends, pids, strict=True):
+        end.close()
+        os.waitpid(pid, 0)
+    return spent / sum(count for count, _ in answered) * 1e6, sum(count / elapsed for count, elapsed in answered)
 
 
 def round_trip(seconds: float) -> tuple[float, float]:
