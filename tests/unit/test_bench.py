@@ -2,9 +2,12 @@
 
 import socket
 import struct
+import subprocess
 import threading
+import time
 from contextlib import ExitStack, suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +16,7 @@ from bench.__main__ import STUDIES, parser
 from bench.calls import Files
 from bench.generator import CallFailed, Generator, Loads
 from bench.scenarios import BY_NAME, SCENARIOS
-from bench.servers import Cpu, Server
+from bench.servers import Cpu, LocalServer, Server
 from bench.study import medians
 from bench.turns import take_turns
 
@@ -199,6 +202,49 @@ def test_a_scenario_that_fails_is_noted_and_the_others_go_on(connected):
     (line,) = [line for line in lines if line.startswith("| getattr | tcp | failed: NFS3ERR_STALE |")]
     assert line.count("|") == lines[-2].count("|")
     assert "(failed: a call failed: RPC status 3)" in lines[-2] + lines[-1]
+
+
+class Sleeper(Replier, LocalServer):
+    """Has a process, and notes whether that is all that runs while it is asked."""
+
+    def __init__(self, name, connected, process, everybody):
+        Replier.__init__(self, name, connected, [ACCEPTED] * 2)
+        self.process, self.everybody, self.seen = process, everybody, []
+
+    def connect(self, transport):
+        self.seen.append(all(eventually(each is not self, each.process) for each in self.everybody))
+        return Replier.connect(self, transport)
+
+
+def stopped(process):
+    return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def eventually(stop, process):
+    until = time.monotonic() + 60
+    while stopped(process) != stop and time.monotonic() < until:
+        time.sleep(0.01)
+    return stopped(process) == stop
+
+
+def test_whose_turn_it_is_not_does_not_run(connected):
+    servers = []
+    scenario = replace(BY_NAME["getattr"], calls=lambda files, size: [CALL])
+    with ExitStack() as ends:
+        for name in ("one", "other"):
+            process = ends.enter_context(subprocess.Popen(["sleep", "1000"]))
+            ends.callback(process.kill)
+            servers.append(Sleeper(name, connected, process, servers))
+        measured = []
+
+        def before(turn):
+            measured.append([eventually(True, each.process) for each in servers])
+
+        found = take_turns([(each, Files(b"", b"")) for each in servers], [scenario], ["tcp"], 2, 0.01, before)
+        assert [each.failures for each in found.values()] == [{}, {}]
+        assert measured == [[True, True]] * 2, "the machine is measured"
+        assert [each.seen for each in servers] == [[True] * 2] * 2
+        assert all(eventually(False, each.process) for each in servers), "they can be ended now"
 
 
 def test_what_the_kernel_copies_is_read_from_straces_lines():

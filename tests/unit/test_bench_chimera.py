@@ -111,6 +111,11 @@ def test_only_the_scenarios_that_it_is_for_are_measured_and_what_fails_is_noted(
         def __init__(self):
             pass
 
+        def rest(self):
+            pass
+
+        go_on = rest
+
         def settle(self):
             raise failure
 
