@@ -332,11 +332,12 @@ cdef class ReplayCache:
             self.drop_oldest(share if share.size and share.level == self.top else self.largest())
         kept = self.finished.add(key, reply, cuts)
         if kept == NULL:
-            # That one has expired: else the call would not have been executed.
             self.drop_expired(share, now, self.finished.count)
             kept = self.finished.add(key, reply, cuts)
             if kept == NULL:
-                raise KeyError("a reply to this call is kept")
+                # It has not expired, and the call was executed again: what has been done tells a retransmission by itself
+                # (UNDER_WAY), so the reply is the same.
+                return 0
         kept.expires = now + self.ttl
         if share.oldest == NULL:
             own += host_cost

@@ -196,6 +196,26 @@ def test_a_retransmission_meets_an_open_that_waits(tmp_path):
     v40(tmp_path, scenario, "disk")
 
 
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_a_retransmission_may_have_to_wait_as_well(tmp_path, place):
+    async def scenario(both):
+        stateid, _ = await opened(both)
+        way = p.OP_PUTROOTFH, (p.OP_LOOKUP, p.LOOKUP4args(b"0"))  # into an export: this waits each time
+        seqid = next_seqid(both, b"owner")
+        for message, status in (
+            (both.message(0, *way, opening(both, b"nothing", owner=b"owner", seqid=seqid)), p.NFS4ERR_NOENT),
+            (both.message(0, *way, opening(both, b"nothing", owner=b"new", seqid=0)), p.NFS4ERR_NOENT),
+            (both.message(0, *way, lookup(b"a"), closing(stateid, seqid + 1)), p.NFS4_OK),
+        ):
+            replied = await both.native.call(None, message)
+            assert status_of(replied) == status
+            for _ in range(3):
+                assert await both.native.call(None, message) == replied
+        assert next_seqid(both, b"owner") == seqid + 2
+
+    v40(tmp_path, scenario, place)
+
+
 def test_which_compounds_the_replay_cache_protects():
     client = Client4(None, 0)
     listing = p.OP_READDIR, p.READDIR4args(0, bytes(8), 4096, 32768, (2, 1))
