@@ -7,6 +7,7 @@ nothing is out of the ordinary, and None otherwise, having changed nothing; then
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint32_t
 
+from nfsd.state.owners cimport OpenOwner
 from nfsd.state.records cimport ClientRecord, Delegation, LockState, OpenState, StateEntry
 from nfsd.wire.nfs4 cimport NFS4_OTHER_SIZE, OPEN4_SHARE_ACCESS_WRITE
 from rpcrdma.octets cimport load32
@@ -51,7 +52,7 @@ cdef class StateLookups:
             opened = (<LockState?>entry).open_state
         else:
             return None
-        if client is None and not opened.owner.confirmed:
+        if client is None and not (<OpenOwner?>opened.owner).confirmed:
             return None  # in 4.1 there is nothing to confirm (RFC 8881 section 18.16.3)
         if write and not opened.access & OPEN4_SHARE_ACCESS_WRITE:
             return None

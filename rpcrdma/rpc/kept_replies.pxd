@@ -14,18 +14,18 @@ ctypedef struct kept_t:         # one reply, in one piece of memory with its key
 
 ctypedef struct slot_t:
     size_t hash
-    kept_t *kept                # NULL: the slot is free
+    kept_t *kept
 
 
 cdef class KeptReplies:
     cdef slot_t *slots
+    cdef uint8_t *tags          # of the hash in each slot; 0: the slot is free
     cdef size_t mask            # of a hash; that and one more are the slots
     cdef readonly size_t count
 
     cdef size_t table_octets(self) noexcept
-    cdef slot_t *slot_of(self, bytes key) noexcept
+    cdef size_t place_of(self, bytes key) noexcept
     cdef kept_t *find(self, bytes key) noexcept
-    cdef void expect(self, bytes key) noexcept
     cdef kept_t *add(self, bytes key, bytes reply, tuple cuts) except? NULL
     cdef void drop(self, kept_t *kept) noexcept
     cdef void clear(self, size_t at) noexcept

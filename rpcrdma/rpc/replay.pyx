@@ -324,7 +324,6 @@ cdef class ReplayCache:
             share = Share(host)
             self.shares[host] = share
             self.order.append(share)
-        self.finished.expect(key)
         # First the room for it: in a full cache, sizes would else go up and down with each entry, over a power of two
         # that is the bound, and shares from level to level.
         while self.size and self.size + own + (host_cost if share.oldest == NULL else 0) > self.room:
