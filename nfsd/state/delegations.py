@@ -1,7 +1,8 @@
 """Delegations: who may be given one, what conflicts with it, and how it comes back.
 
-A delegation is made in two steps, since the layer above protects it against local processes in between: ``offer``
-enters it in the tables (from then on it conflicts as if given), ``settle`` says whether it may be told to the client.
+A delegation is made in two steps (:mod:`nfsd.state.delegating`), since the layer above protects it against local
+processes in between: ``offer`` enters it in the tables (from then on it conflicts as if given), ``settle`` says whether
+it may be told to the client.
 An operation that conflicts asks ``clear``; what is in the way is recalled, and the operation is answered DELAY unless
 it comes back soon. Recalls are collected here and taken by the layer above, which sends them; what is not returned in
 time is revoked. A holder whose lease has run out (courtesy) loses everything instead.
@@ -19,25 +20,20 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Self
 
 from nfsd.protocol import nfs4 as codes
-from nfsd.state.accounts import DELEGATION
+from nfsd.state.delegating import Delegating
 from nfsd.state.errors import Nfs4Error
-from nfsd.state.files import FileState
 from nfsd.state.records import Delegation
 from nfsd.state.types import Gone, StateidLike
 
 if TYPE_CHECKING:
     from nfsd.state.clients import Client
     from nfsd.state.engine import StateEngine
-    from nfsd.state.opens import OpenReservation
-    from nfsd.state.records import OpenState
 
 _PAUSED_FILES: Final = 65536
 _RECALL_ANY_PERIOD: Final = 5.0
 """Seconds between two CB_RECALL_ANY to one client (RFC 8881 section 20.6.3 leaves it to the server)."""
 _KEPT_OF_MANY: Final = 0.9
 """The part of its delegations a client is asked to keep when there are too many."""
-
-Why = codes.why_no_delegation4
 
 
 class Hold:
@@ -69,33 +65,17 @@ def _no(_: Delegation) -> bool:
     return False
 
 
-class DelegationTable:
+class DelegationTable(Delegating):
     """All delegations."""
 
     def __init__(self, engine: StateEngine) -> None:
-        self._engine = engine
-        self.count = 0
-        """Delegations now, revoked ones not among them."""
-        self.granted = 0
-        """Given so far, of files."""
-        self.granted_directories = 0
-        """Likewise, of directories."""
-        self.reclaimed = 0
-        """Of these, given back after a restart of the server."""
+        super().__init__(engine)
         self.recalled = 0
         """Recalls begun so far."""
-        self.returned = 0
-        """DELEGRETURNs so far."""
         self.revoked = 0
         """Revocations so far, for want of an answer to a recall."""
-        self.on_gone: Callable[[Delegation], None] = _nothing
-        """Called when a delegation has left the tables, however; must not call back into the engine."""
         self.on_overdue: Callable[[Delegation], None] = _nothing
         """Called when a delegation that was recalled has not come back, and is about to be revoked; likewise."""
-        self._holds: dict[bytes, int] = {}
-        self._paused: dict[bytes, float] = {}
-        self._recalling: dict[Delegation, None] = {}
-        self._to_recall: dict[Delegation, None] = {}
         self._asked: dict[Client, float] = {}
         self._to_ask: dict[Client, int] = {}
 
@@ -104,102 +84,7 @@ class DelegationTable:
         """How many there may be at a time."""
         return self._engine.limits.delegations
 
-    # -- giving --------------------------------------------------------------------------------------------------
-    def offer(self, client: Client, file_key: bytes, *, write: bool, reclaim: bool = False) -> Delegation | Why:
-        """A delegation for the client, or why there is none. ``reclaim``: the client had it before the restart, so
-        only a conflict stands against it (RFC 8881 section 10.2.1)."""
-        refusal = self.refusal(client, file_key, write=write, reclaim=reclaim)
-        if refusal is not None:
-            return refusal
-        file = self._engine.opens.make_file(file_key)
-        made = Delegation(self._engine.stateids.new_other(client), client, file, write)
-        self._engine.stateids.add(made)
-        file.delegations[client] = made
-        client.delegations += 1
-        client.account.delegations += 1
-        self.count += 1
-        self.reclaimed += reclaim
-        return made
-
-    def refusal(self, client: Client, file_key: bytes, *, write: bool, reclaim: bool = False) -> Why | None:
-        """Why the client would not be given a delegation now; None: it would."""
-        limits = self._engine.limits
-        if client.expired or client.courtesy:
-            return Why.WND4_RESOURCE
-        if file_key in self._holds or self._contended(client, file_key, write=write):
-            return Why.WND4_CONTENTION
-        if reclaim:
-            return None if limits.delegations else Why.WND4_RESOURCE
-        if self._engine.grace.holds_back or self._in_pause(file_key):
-            return Why.WND4_CONTENTION
-        if (
-            client.delegations >= limits.client_delegations
-            or client.account.delegations >= limits.share(limits.delegations)
-            or not self._engine.ledger.fits(client.account, DELEGATION)
-        ):
-            self._ask(client)
-            return Why.WND4_RESOURCE
-        if self.count >= limits.delegations:
-            if limits.delegations:
-                self._ask_all()
-            return Why.WND4_RESOURCE
-        return None
-
-    def _contended(self, client: Client, file_key: bytes, *, write: bool) -> bool:
-        """Whether other clients use the file in a way that conflicts, or it is delegated to this one already."""
-        file = self._engine.opens.file(file_key)
-        if file is None:
-            return False
-        if file.delegations and (write or client in file.delegations or self.writing(file) is not None):
-            return True
-        if not (write or file.access_write or file.deny_read):
-            return False  # however many read it
-        holders: list[OpenState | OpenReservation] = [*file.opens, *file.reservations]
-        for holder in holders:
-            if holder.owner.client is client:
-                continue
-            if write or holder.access & codes.OPEN4_SHARE_ACCESS_WRITE or holder.deny & codes.OPEN4_SHARE_DENY_READ:
-                return True
-        return False
-
-    def _in_pause(self, file_key: bytes) -> bool:
-        until = self._paused.get(file_key)
-        if until is None:
-            return False
-        if until > self._engine.now():
-            return True
-        del self._paused[file_key]
-        return False
-
-    def settle(self, delegation: Delegation, *, directory: bool = False) -> bool:
-        """What was offered is to be told to the client now: whether it may. If not, it is gone."""
-        if delegation.unwanted or not self.holds(delegation):
-            self.release(delegation)
-            return False
-        delegation.offered = False
-        self.granted += not directory
-        self.granted_directories += directory
-        return True
-
-    @staticmethod
-    def holds(delegation: Delegation) -> bool:
-        """Whether the delegation is in force: not returned, revoked or lost with its client."""
-        return delegation.file.delegations.get(delegation.client) is delegation
-
-    def held_by(self, client: Client, file_key: bytes) -> Delegation | None:
-        """The client's delegation of a file."""
-        file = self._engine.opens.file(file_key)
-        if file is None:
-            return None
-        held = file.delegations.get(client)
-        return None if held is None or held.offered else held
-
-    @staticmethod
-    def writing(file: FileState) -> Delegation | None:
-        """The file's write delegation, beside which there is no other."""
-        first = next(iter(file.delegations.values()), None)
-        return first if first is not None and first.write else None
-
+    # -- who has what ------------------------------------------------------------------------------------------
     def covers(self, client: Client, file_key: bytes, *, write: bool) -> bool:
         """Whether a delegation gives the client already what it asks for; ``write``: more than a read delegation."""
         held = self.held_by(client, file_key)
@@ -299,7 +184,8 @@ class DelegationTable:
         self._to_ask.clear()
         return taken
 
-    def _ask(self, client: Client) -> None:
+    def ask(self, client: Client) -> None:
+        """Have a client asked to give some back, unless that was done just now."""
         now = self._engine.now()
         if not client.minor or not client.delegations or now - self._asked.get(client, -1e9) < _RECALL_ANY_PERIOD:
             return  # CB_RECALL_ANY is of 4.1
@@ -308,12 +194,12 @@ class DelegationTable:
         self._asked[client] = now
         self._to_ask[client] = int(client.delegations * _KEPT_OF_MANY)
 
-    def _ask_all(self) -> None:
+    def ask_all(self) -> None:
         """Ask everybody who has more than a fair share."""
         holders = [client for client in self._engine.clients.all() if client.delegations]
         for client in holders:
             if client.delegations * len(holders) >= self.count:
-                self._ask(client)
+                self.ask(client)
 
     # -- time ----------------------------------------------------------------------------------------------------
     def next_deadline(self) -> float | None:
@@ -357,27 +243,3 @@ class DelegationTable:
         if not isinstance(entry, Delegation) or entry.file.key != file_key:
             raise Nfs4Error(codes.NFS4ERR_BAD_STATEID, "not a delegation of this file")
         return entry
-
-    def give_back(self, delegation: Delegation) -> None:
-        """DELEGRETURN."""
-        self.returned += 1
-        self.release(delegation)
-
-    def release(self, delegation: Delegation) -> None:
-        """Take a delegation out of the tables (return, expiry, revocation…). Harmless when it is out."""
-        if not self.holds(delegation):
-            return
-        file: FileState = delegation.file
-        del file.delegations[delegation.client]
-        self._recalling.pop(delegation, None)
-        self._to_recall.pop(delegation, None)
-        delegation.client.delegations -= 1
-        delegation.client.account.delegations -= 1
-        self.count -= 1
-        self._engine.stateids.remove(delegation)
-        for held in (delegation.lease, delegation.opened):
-            if held is not None:
-                self._engine.on_release(held)
-        delegation.lease = delegation.opened = None
-        self.on_gone(delegation)
-        self._engine.opens.drop_if_idle(file)

@@ -61,7 +61,7 @@ def test_a_reader_costs_the_same_however_many_others_read(write):
 
         return lines_of([delegations], run)
 
-    assert lines(2) == lines(100) > 30
+    assert lines(2) == lines(100) > 15
 
 
 @pytest.mark.parametrize(
