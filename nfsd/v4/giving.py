@@ -130,13 +130,18 @@ async def _note_what_is(server: Nfs4Server, made: Delegation, node: Node, *, tol
 
 async def _lease(server: Nfs4Server, delegation: Delegation, opened: Descriptors, *, patient: bool) -> LeaseHold | None:
     """What makes the kernel tell us when a local process opens the file."""
-    through = opened.write if delegation.write else opened.read
+    write, service = delegation.write, server.service
+    through = opened.write if write else opened.read
     if through is None:
         return None
-    return await server.service.take_lease(
-        through, write=delegation.write, host=opened.host, patient=patient,
-        on_break=lambda: server.recalls.broken(delegation),
-    )  # fmt: skip
+
+    def broken() -> None:
+        server.recalls.broken(delegation)
+
+    lease = service.take_lease(through, write=write, host=opened.host, on_break=broken)
+    if lease is None and patient:
+        lease = await service.wait_for_lease(through, write=write, host=opened.host, on_break=broken)
+    return lease
 
 
 def has_one(held: Delegation, want: int) -> p.why_no_delegation4:

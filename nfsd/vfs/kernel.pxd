@@ -22,6 +22,18 @@ cdef extern from "fcntl.h" nogil:
     const int O_EXCL
     const int O_TMPFILE
     const int O_WRONLY
+    int c_fcntl "fcntl"(int fd, int command, ...)
+    struct f_owner_ex:
+        int type
+        int pid
+    const int F_GETLEASE
+    const int F_OWNER_TID
+    const int F_RDLCK
+    const int F_SETLEASE
+    const int F_SETOWN_EX
+    const int F_SETSIG
+    const int F_UNLCK
+    const int F_WRLCK
     int sync_file_range(int fd, long offset, long size, unsigned int flags)
     const unsigned int SYNC_FILE_RANGE_WAIT_AFTER
     const unsigned int SYNC_FILE_RANGE_WAIT_BEFORE
@@ -32,6 +44,7 @@ cdef extern from "sys/syscall.h" nogil:
     const long SYS_capset
     const long SYS_close
     const long SYS_faccessat2
+    const long SYS_fanotify_mark
     const long SYS_fchmodat
     const long SYS_fchownat
     const long SYS_fdatasync

@@ -134,7 +134,8 @@ class FileService:
         inspection = self._inspection
         self.access, self.may_commit, self.readlink = inspection.access, inspection.may_commit, inspection.readlink
         self.open = self.opening.open
-        self.take_lease, self.watch_directory = self.leasing.take_lease, self.leasing.watch_directory
+        self.take_lease, self.wait_for_lease = self.leasing.take_lease, self.leasing.wait_for_lease
+        self.watch_directory = self.leasing.watch_directory
 
         space = Space(backend.space, self._looking, self._data_changes)
         self.seek, self.read_extents = space.seek, space.read_extents

@@ -200,7 +200,7 @@ def test_a_delegation_is_paid_by_who_has_it(tmp_path):
         node = await write_file(service, root, b"f")
         service.open_files.forget_all(node.inode)
         opened = await service.open(Credential(0, 0, host=ONE), node, read=True, write=False, exactly=True)
-        holds = [await service.take_lease(opened, write=False, on_break=list, host=host) for host in (ONE, TWO)]
+        holds = [await service.wait_for_lease(opened, write=False, on_break=list, host=host) for host in (ONE, TWO)]
         opened.release()
         assert None not in holds
         assert counted(service.shares)[TWO] == (0, 1)

@@ -50,7 +50,7 @@ async def leased(service, root, *, write, data=b"data"):
     service.open_files.forget_all(node.inode)
     opened = await service.open(ROOT, node, read=True, write=write)
     heard = []
-    hold = await service.take_lease(opened, write=write, on_break=lambda: heard.append(1))
+    hold = await service.wait_for_lease(opened, write=write, on_break=lambda: heard.append(1))
     return node, opened, hold, heard
 
 
@@ -88,6 +88,25 @@ def test_a_local_open_is_told_and_waits(tmp_path, kind, write, command, breaks):
         run(path, tmp_path, scenario)
 
 
+@pytest.mark.parametrize("kind", ["disk", "memory"])
+@pytest.mark.parametrize("write", [False, True])
+def test_what_the_server_keeps_open_in_case_it_is_needed_again_stands_in_no_leases_way(tmp_path, kind, write):
+    async def scenario(service, root):
+        node = await write_file(service, root, b"f", b"x")
+        service.open_files.forget_all(node.inode)
+        (await service.open(ROOT, node, read=False, write=True)).release()
+        assert [one.count for one in node.inode.opens.values()] == [0]
+        opened = await service.open(ROOT, node, read=True, write=write)
+        assert service.take_lease(opened, write=write, on_break=pytest.fail) is None
+        hold = await service.wait_for_lease(opened, write=write, on_break=pytest.fail)
+        assert hold is not None
+        hold.release()
+        opened.release()
+
+    with directory_on(kind, tmp_path) as path:
+        run(path, tmp_path, scenario)
+
+
 def test_a_file_that_a_local_process_has_open_gets_no_lease(tmp_path):
     async def scenario(service, root):
         for write, flags in ((False, os.O_WRONLY), (True, os.O_RDONLY), (True, os.O_RDWR)):
@@ -95,9 +114,9 @@ def test_a_file_that_a_local_process_has_open_gets_no_lease(tmp_path):
             service.open_files.forget_all(node.inode)
             local = os.open(tmp_path / f"f{write:d}{flags}", flags)
             opened = await service.open(ROOT, node, read=True, write=write)
-            assert await service.take_lease(opened, write=write, on_break=pytest.fail) is None
+            assert await service.wait_for_lease(opened, write=write, on_break=pytest.fail) is None
             os.close(local)
-            hold = await service.take_lease(opened, write=write, on_break=pytest.fail)
+            hold = await service.wait_for_lease(opened, write=write, on_break=pytest.fail)
             assert hold is not None
             hold.release()
             opened.release()
@@ -186,14 +205,14 @@ def test_holders_share_a_read_lease_and_all_are_told(tmp_path):
     async def scenario(service, root):
         node, opened, hold, heard = await leased(service, root, write=False)
         other = []
-        second = await service.take_lease(opened, write=False, on_break=lambda: other.append(1))
+        second = await service.wait_for_lease(opened, write=False, on_break=lambda: other.append(1))
         hold.release()
         assert node.inode.lease is not None
         running = asyncio.ensure_future(shell(f"echo >> {tmp_path}/f"))
         await until(lambda: other)
         assert heard == []
         # While it is wanted nobody else joins.
-        assert await service.take_lease(opened, write=False, on_break=pytest.fail) is None
+        assert await service.wait_for_lease(opened, write=False, on_break=pytest.fail) is None
         second.release()
         await running
         opened.release()
@@ -356,7 +375,7 @@ def test_the_servers_own_changes_are_no_news(tmp_path, kind):
         service.open_files.forget_all(other.inode)
         reading = await service.open(ROOT, other, read=True, write=False)
         told = []
-        second = await service.take_lease(reading, write=False, on_break=lambda: told.append(1))
+        second = await service.wait_for_lease(reading, write=False, on_break=lambda: told.append(1))
         await shell(f"chmod 600 {path}/other")
         await until(lambda: told)
         assert heard == []
