@@ -56,7 +56,7 @@ async def give(
     write = reclaim in WRITING if reclaim else bool(access & _WRITE)
     recalls, table = server.recalls, server.engine.delegations
     callable_ = await recalls.learn_whether_to_delegate(client) if reclaim else recalls.can_delegate(client)
-    why = undelegated(want, callable_ or bool(reclaim))
+    why = undelegated(table, client, node, write, want, callable_, bool(reclaim))
     if why is not None:
         return why
     shared = is_shared(node)
@@ -68,9 +68,6 @@ async def give(
             return _WHY.WND4_CONTENTION
         if snapshot or (snapshot is None and await server.service.in_snapshot(node)):
             return _WHY.WND4_NOT_SUPP_FTYPE
-    held = table.held_by(client, node.key)
-    if held is not None:
-        return has_one(held, want)
     if node.inode.serial.busy or node.inode.changing or (named and table.is_held(named.directory.key)):
         return _WHY.WND4_CONTENTION  # somebody's write or removal is under way, or may be
     made = table.offer(client, node.key, write=write, reclaim=bool(reclaim))
@@ -142,12 +139,3 @@ async def _lease(server: Nfs4Server, delegation: Delegation, opened: Descriptors
     if lease is None and patient:
         lease = await service.wait_for_lease(through, write=write, host=opened.host, on_break=broken)
     return lease
-
-
-def has_one(held: Delegation, want: int) -> p.why_no_delegation4:
-    """Why a client that has a delegation of the file is given no other one."""
-    if want == p.OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG and not held.write:
-        return _WHY.WND4_NOT_SUPP_UPGRADE
-    if want == p.OPEN4_SHARE_ACCESS_WANT_READ_DELEG and held.write:
-        return _WHY.WND4_NOT_SUPP_DOWNGRADE
-    return _WHY.WND4_RESOURCE

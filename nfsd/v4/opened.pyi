@@ -1,4 +1,6 @@
 from nfsd.protocol import nfs4 as p
+from nfsd.state.clients import Client
+from nfsd.state.delegating import Delegating
 from nfsd.state.records import OpenState
 from nfsd.vfs.records import Credential, Node, OpenFile
 from nfsd.vfs.tables import Tables
@@ -17,5 +19,8 @@ def rflags(state: OpenState, callable_: bool) -> int:
 def names_unchanged(directory: Node, change: int) -> bool:
     """Whether no name in the directory has been changed, as far as is known, since its change attribute was this."""
 
-def undelegated(want: int, callable_: bool) -> p.why_no_delegation4 | None:
-    """Why no delegation comes with an OPEN that has this wish, of a client that can be called or not; None: one may."""
+def undelegated(
+    table: Delegating, client: Client, node: Node, write: bool, want: int, callable_: bool, reclaim: bool = False
+) -> p.why_no_delegation4 | None:
+    """Why a client that has this wish, and can be called or not, is not given a delegation of a file, ``write``: for
+    writing; None: one may be given now. ``reclaim``: it had one before the restart."""

@@ -140,9 +140,20 @@ async def open_file(
 async def delegated(
     asked: Asked, node: Node, state: OpenState, flags: int, claim: Claim = USUAL, *, patient: bool
 ) -> Opened:
-    """What an open grants that has been granted but for its delegation."""
-    stateid = state.stateid
-    given = await _delegation(asked, node, state, claim, patient=patient)
+    """What an open grants that has been granted but for its delegation. Unless ``patient``, nothing is waited for:
+    nobody else can have a new file open yet but a local process, which keeps it from being delegated at once."""
+    stateid, reclaim = state.stateid, claim.reclaim
+    given: Delegation | p.why_no_delegation4
+    if reclaim in (_TYPES.OPEN_DELEGATE_NONE, _TYPES.OPEN_DELEGATE_NONE_EXT):
+        given = _WHY.WND4_NOT_WANTED
+    elif reclaim is None and not (claim.delegable and state.owner.confirmed):
+        # A v4.0 owner that must yet confirm may be a stray retransmission's; under a delegation there is one already.
+        given = _WHY.WND4_RESOURCE
+    else:
+        given = await give(
+            asked.server, state.client, node, state.opened, state.access, asked.want, asked.request,
+            named=asked.named, times=asked.times, reclaim=reclaim or 0, patient=patient,
+        )  # fmt: skip
     # An open that was there before keeps its stateid: the client may be using it.
     if asked.either and isinstance(given, Delegation) and state.stateid == stateid and stateid.seqid == 1:
         asked.server.engine.opens.release(state)
@@ -194,25 +205,6 @@ async def _open(asked: Asked, credential: Credential, node: Node, *, trusted: bo
 
 def _shortage_told(server: Nfs4Server, host: str, minor: int) -> AbstractContextManager[None]:
     return shortage_told(server.service, host, minor, p.NFS4ERR_NOSPC)
-
-
-async def _delegation(
-    asked: Asked, node: Node, state: OpenState, claim: Claim, *, patient: bool
-) -> Delegation | p.why_no_delegation4:
-    """The delegation that comes with an OPEN, or why there is none. Unless ``patient``, nothing is waited for: nobody
-    else can have a new file open yet but a local process, which keeps it from being delegated at once."""
-    server, client, reclaim = asked.server, state.client, claim.reclaim
-    if reclaim is not None:
-        if reclaim in (_TYPES.OPEN_DELEGATE_NONE, _TYPES.OPEN_DELEGATE_NONE_EXT):
-            return _WHY.WND4_NOT_WANTED
-        return await give(server, client, node, state.opened, state.access, 0, asked.request, reclaim=reclaim)
-    if not claim.delegable or not state.owner.confirmed:
-        # A v4.0 owner that must yet confirm may be a stray retransmission's; under a delegation there is one already.
-        return _WHY.WND4_RESOURCE
-    return await give(
-        server, client, node, state.opened, state.access, asked.want, asked.request,
-        named=asked.named, times=asked.times, patient=patient,
-    )  # fmt: skip
 
 
 # -- the rare ways to find a file --------------------------------------------------------------------------------------

@@ -255,7 +255,11 @@ cdef class Nfs4Opens(NameChanges):
         )
         flags = rflags(state, reachable)
         # A v4.0 owner that must yet confirm may be a stray retransmission's.
-        given = undelegated(want, reachable) if owner.confirmed else UNCONFIRMED
+        given = UNCONFIRMED
+        if owner.confirmed:
+            given = undelegated(
+                self.delegations, client, opening.node, state.access & OPEN4_SHARE_ACCESS_WRITE, want, reachable
+            )
         if given is None:
             opening.coroutine = opening_delegated(self.asked(opening, name), opening.node, state, flags, patient=not created)
         else:
