@@ -92,10 +92,10 @@ class LocalFiles:
     def in_snapshot_at_once(self, node: Node) -> bool | None:
         """The same; None: that would have to be waited for."""
         try:
-            names = os.readlink(b"/proc/self/fd/%d" % node.fd).split(b"/")
+            path = os.readlink(b"%d" % node.fd, dir_fd=self._chains.proc_fd)
         except OSError:
-            names = []
-        if not _SNAPSHOTS.isdisjoint(names[:-1]):
+            path = b""
+        if b"/." in path and not _SNAPSHOTS.isdisjoint(path.split(b"/")[:-1]):
             return True
         if not node.mount.inline and not node.mount.caching:
             return None
