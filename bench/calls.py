@@ -266,6 +266,12 @@ def open_close4(files: Files, size: int) -> Calls:
     return Calls(calls, options)
 
 
+def open_delegated4(files: Files, size: int) -> Calls:
+    """OPEN and CLOSE of a file, which is delegated, and the return of the delegation, of as many files."""
+    calls, options = files.nfs4.opens_delegated(OPENERS)
+    return Calls(calls, options)
+
+
 def create4(files: Files, size: int) -> Calls:
     """OPEN that creates, and CLOSE, of ever other names."""
     calls, options = files.nfs4.creations([b"new %04d" % number for number in range(OFFSETS)])

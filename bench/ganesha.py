@@ -56,6 +56,7 @@ class Ganesha(LocalServer):
     """The Debian that it is in; None: this one."""
     fsal: ClassVar[str] = "vfs"
     """What it serves from: a module of its own, which Debian has in a package of its own."""
+    lacks = frozenset({"open-delegated-v4.1"})  # by itself it delegates no files
     number: ClassVar[int] = 1
     """Its export's, by which Ceph tells the Ganeshas of one host apart."""
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import socket
 import struct
 from collections.abc import Sequence
 from typing import Any, cast
 
 from bench.nfs4_client import Client4, Operation, mode, wanted
-from bench.servers import Server
+from bench.servers import Server, connect_tcp
 from nfsd.protocol import nfs4 as p
 
 MARK = b"\x2a-mark-\x2a"
@@ -23,8 +24,12 @@ _OPENED_AT = 24 + 12 + 8 + 8
 """Of OPEN's stateid in a reply: behind RPC's header, the COMPOUND's, PUTFH's result, and OPEN's status."""
 _SEQUENCED = 44
 """Octets of SEQUENCE's result in front of them."""
+_DELEGATED_AT = 16 + 20 + 4 + 4 + 4
+"""From the open's stateid to the delegation's: with change_info, rflags, no attributes that were set, and a type."""
 _SEQID = 0x5EC0DE01
 """Stands in a template of NFSv4.0 for an owner's seqid."""
+_CURRENT = p.stateid4(1, bytes(12))
+"""The stateid of the operation before (RFC 8881 section 16.2.3.1.2)."""
 _LACKING = p.stateid4(0, b"the stateid!")
 _names = itertools.count(1)
 
@@ -50,6 +55,12 @@ class Session:
         self._server, self._minor = server, minor
         self._client, self._stateid, self._data, self._root = asyncio.run(_set_up(server, slots, uid, minor))
         self._locking = p.stateid4(0, bytes(12))
+        self._backchannel: socket.socket | None = None
+
+    def close(self) -> None:
+        """Take no callbacks any more."""
+        if self._backchannel is not None:
+            self._backchannel.close()
 
     def renew(self) -> None:
         """Another session of the same client, whose slots are new; what is open and locked stays."""
@@ -111,6 +122,37 @@ class Session:
             (options["counted_from"],) = seqids
             options["counted_at"] = [call.index(_SEQID.to_bytes(4, "big")) for call in calls[:2]]
         return calls, options
+
+    def opens_delegated(self, number: int) -> tuple[list[bytes], dict[str, Any]]:
+        """OPEN for reading and CLOSE, and DELEGRETURN, of each of so many files, of a client that takes callbacks; and
+        how the generator is to fill them in: DELEGRETURN lacks its stateid. Only in NFSv4.1."""
+        # Others each time: when the calls end, some of the files stay delegated.
+        names = [b"delegated %06d" % next(_names) for _ in range(number)]
+        handles = asyncio.run(_make_files(self._client, self._server, names, [b"owner"] * number))
+        self._backchannel = self._bound()
+        closing = (p.OP_CLOSE, p.CLOSE4args(0, _CURRENT))
+        calls: list[bytes] = []
+        for name, handle in zip(names, handles, strict=True):
+            opening = (p.OP_OPEN, self._client.open_args(name, access=p.OPEN4_SHARE_ACCESS_READ))
+            returning = (p.OP_DELEGRETURN, p.DELEGRETURN4args(_LACKING))
+            calls += (
+                self._on(self._root, opening, p.OP_GETFH, (p.OP_GETATTR, _ATTRIBUTES), closing),
+                self._on(handle, (p.OP_GETATTR, _CACHE_CONSISTENCY), returning),
+            )
+        given_at = _OPENED_AT + _SEQUENCED + _DELEGATED_AT
+        return calls, {"chain": 2, "pairs": (given_at, calls[1].index(_LACKING.other) - 4)}
+
+    def _bound(self) -> socket.socket:
+        """A connection for callbacks, of which none come while nobody is in the way."""
+        connection = connect_tcp(self._server.host, self._server.tcp)
+        both = p.BIND_CONN_TO_SESSION4args(self._client.session, p.channel_dir_from_client4.CDFC4_FORE_OR_BOTH, False)
+        message = self._client.message((p.OP_BIND_CONN_TO_SESSION, both))
+        connection.sendall(struct.pack(">I", 1 << 31 | len(message)) + message)
+        (mark,) = struct.unpack(">I", connection.recv(4, socket.MSG_WAITALL))
+        status, _ = self._client.parse(connection.recv(mark & 0x7FFFFFFF, socket.MSG_WAITALL))
+        if status:
+            raise ConnectionError(f"BIND_CONN_TO_SESSION: {p.nfsstat4(status).name}")
+        return connection
 
     def creations(self, names: Sequence[bytes]) -> tuple[list[bytes], dict[str, Any]]:
         """OPEN that creates and CLOSE of each name, and how the generator is to fill them in. Only in NFSv4.1."""

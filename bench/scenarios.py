@@ -9,7 +9,7 @@ from __future__ import annotations
 import socket
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -143,7 +143,10 @@ class Scenario:
         loads = []
         with server.network():
             if self.minor is not None:
-                sessions = [Session(server, self.outstanding, files.uid, self.minor) for _ in sessions]
+                sessions = [
+                    ends.enter_context(closing(Session(server, self.outstanding, files.uid, self.minor)))
+                    for _ in sessions
+                ]
             sockets = [ends.enter_context(server.connect(transport)) for _ in sessions]
         for number, (sock, session) in enumerate(zip(sockets, sessions, strict=True)):
             if not lenient:
@@ -254,6 +257,7 @@ MORE = (
     Scenario("symlink", c.symlink3, 16, undo=c.unsymlink3, **NAME_CHANGE),
     Scenario("setattr-size", c.resize3, 16, fixtures.BLOCK, rival=0.6, transports=TCP, needs=(fixtures.SIZED,)),
     Scenario("open-create-v4.1", c.create4, 16, rival=0.6, minor=1, transports=TCP, undo=c.uncreate3),
+    Scenario("open-delegated-v4.1", c.open_delegated4, OPENERS, minor=1, transports=TCP),
     Scenario("getattr-v4.0", c.getattr4, 16, minor=0, transports=TCP),
     Scenario("open-close-v4.0", c.open_close4, OPENERS, minor=0, transports=TCP),
     Scenario("read-4k-32-v4.0", c.read4, 32, 4096, "read", minor=0, transports=TCP),

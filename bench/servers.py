@@ -105,6 +105,8 @@ class Server(ABC):
     """Where that is, if there are several places."""
     only: ClassVar[frozenset[str]] = frozenset()
     """The scenarios that it is measured with; none: all of them."""
+    lacks: ClassVar[frozenset[str]] = frozenset()
+    """Those that it cannot be measured with."""
 
     @property
     def label(self) -> str:
@@ -114,7 +116,7 @@ class Server(ABC):
     @classmethod
     def has(cls, scenario: str) -> bool:
         """Whether it is measured with the scenario of that name."""
-        return not cls.only or scenario in cls.only
+        return scenario not in cls.lacks and (not cls.only or scenario in cls.only)
 
     def takes(self, transports: Sequence[str], over: str, *, disks: bool) -> bool:
         """Whether a scenario that goes over these transports, and is about ``disks`` only, is measured over one of
