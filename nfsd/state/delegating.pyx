@@ -1,7 +1,7 @@
 """How delegations are given and go (contract: ``delegating.pyi``).
 
-Owns what each OPEN of a client that can be called asks, and each DELEGRETURN does, so this is part of them. What conflicts with a
-delegation, and how it is asked for, is in :mod:`nfsd.state.delegations`, which derives from it and has the policy.
+Each OPEN of a client that can be called asks here for a delegation, and each DELEGRETURN gives one back. What conflicts with a
+delegation, how it is recalled, and the policy are in :mod:`nfsd.state.delegations`, which derives from this.
 
 RFC 8881 sections 10.4, 18.6, 18.16; RFC 7530 sections 10.4, 16.8, 16.16. Imports the records and their tables.
 """
