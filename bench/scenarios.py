@@ -39,9 +39,8 @@ async def prepare(server: Server, uid: int = 0, needs: Iterable[str] = ()) -> Fi
     more = {}
     pages: list[Page] = []
     names = sorted(set(needs))
-    place = server.export.parent if server.place is None else server.place.path
     for name in names:
-        fixtures.provide(name, server.export, place)
+        fixtures.provide(name, server.export, server.export.parent if server.place is None else server.place.path)
     if names:
         async with await Nfs3Client.connect(server.host, server.tcp) as nfs:
             more = {name: await nfs.lookup(root, name.encode()) for name in names}

@@ -164,6 +164,22 @@ def test_things_are_counted_and_calls_that_can_be_made_once_end():
     assert Counted(Fixed("load", journal), 0.5).run(1.0, 4) == (2.0, 2.0)
 
 
+class Elsewhere:
+    """A server in a guest: what it exports is not here."""
+
+    def __init__(self, server):
+        self.lay_out, self.host, self.tcp, self.mountd = lambda size: None, server.host, server.tcp, server.mountd
+
+
+def test_a_server_whose_directory_is_not_here_is_measured_all_the_same(tmp_path):
+    server = RdmaNfsd(tmp_path)
+    try:
+        there = asyncio.run(prepare(server))
+        assert asyncio.run(prepare(Elsewhere(server))) == there
+    finally:
+        server.stop()
+
+
 @pytest.mark.timeout(600)
 def test_every_other_scenario_is_answered_with_success(tmp_path, monkeypatch):
     monkeypatch.setattr(fixtures, "MANY_NAMES", 2000)
