@@ -190,9 +190,8 @@ cdef class Leases:
 
 
 def break_time():
-    try:
+    cdef double seconds = 45.0
+    with contextlib.suppress(OSError, ValueError):
         with open(BREAK_TIME) as file:
             seconds = float(file.read())
-    except (OSError, ValueError):
-        seconds = 45.0
     return max(seconds * 0.9, seconds - 2.0)
