@@ -142,21 +142,24 @@ async def delegated(
 ) -> Opened:
     """What an open grants that has been granted but for its delegation. Unless ``patient``, nothing is waited for:
     nobody else can have a new file open yet but a local process, which keeps it from being delegated at once."""
-    stateid, reclaim = state.stateid, claim.reclaim
+    server, stateid, reclaim = asked.server, state.stateid, claim.reclaim
     given: Delegation | p.why_no_delegation4
     if reclaim in (_TYPES.OPEN_DELEGATE_NONE, _TYPES.OPEN_DELEGATE_NONE_EXT):
         given = _WHY.WND4_NOT_WANTED
-    elif reclaim is None and not (claim.delegable and state.owner.confirmed):
+    elif reclaim is not None:
+        # What the client had, whatever it wishes.
+        given = await give(server, state.client, node, state.opened, state.access, 0, asked.request, reclaim=reclaim)
+    elif not claim.delegable or not state.owner.confirmed:
         # A v4.0 owner that must yet confirm may be a stray retransmission's; under a delegation there is one already.
         given = _WHY.WND4_RESOURCE
     else:
         given = await give(
-            asked.server, state.client, node, state.opened, state.access, asked.want, asked.request,
-            named=asked.named, times=asked.times, reclaim=reclaim or 0, patient=patient,
+            server, state.client, node, state.opened, state.access, asked.want, asked.request,
+            named=asked.named, times=asked.times, patient=patient,
         )  # fmt: skip
     # An open that was there before keeps its stateid: the client may be using it.
     if asked.either and isinstance(given, Delegation) and state.stateid == stateid and stateid.seqid == 1:
-        asked.server.engine.opens.release(state)
+        server.engine.opens.release(state)
         return NO_STATEID, flags | p.OPEN4_RESULT_NO_OPEN_STATEID, given
     return stateid, flags, given
 

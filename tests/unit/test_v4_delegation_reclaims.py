@@ -31,13 +31,13 @@ def restarted(*names, minor):
     return Recovered(epoch=7, records=tuple(ClientRecord(min(minor, 1), name, "1:0", 6) for name in names))
 
 
-async def reclaiming(client, kind):
+async def reclaiming(client, kind, wish=0):
     """Reclaim the open of ``f`` with a delegation: OPEN4resok."""
     claim = p.open_claim4(p.open_claim_type4.CLAIM_PREVIOUS, delegate_type=kind)
     how = p.openflag4(p.opentype4.OPEN4_NOCREATE)
     access = BOTH if kind == WRITE_DELEGATION else READ
     seqid = 0 if client.minor else client.seqid(b"owner")
-    args = p.OPEN4args(seqid, access, 0, p.open_owner4(client.clientid, b"owner"), how, claim)
+    args = p.OPEN4args(seqid, access | wish, 0, p.open_owner4(client.clientid, b"owner"), how, claim)
     return (await client.on(client.handles[b"f"], (p.OP_OPEN, args)))[0].resok4
 
 
@@ -72,6 +72,27 @@ def test_delegations_are_reclaimed_after_a_restart(tmp_path, minor, kind, leases
     with_two(tmp_path, minor, before)
     how = {"limits": Limits(lease=30, grace=30), "recovered": restarted(b"one", b"two", minor=minor)}
     with_two(tmp_path, minor, after, reclaim_complete=False, leases=leases, **how)
+
+
+@pytest.mark.parametrize("kind", [READ_DELEGATION, WRITE_DELEGATION])
+@pytest.mark.parametrize(
+    "wish", [p.OPEN4_SHARE_ACCESS_WANT_NO_DELEG, p.OPEN4_SHARE_ACCESS_WANT_DELEG_TIMESTAMPS], ids=["none", "times"]
+)
+def test_a_client_has_again_what_it_had_whatever_it_wishes(tmp_path, kind, wish):
+    handles = {}
+
+    @prepared
+    async def before(server, export, one, two):
+        *_, found = await one.run(*one.path("/0/f"), p.OP_GETFH)
+        handles[b"f"] = found.resok4.object
+
+    async def after(server, export, one, two):
+        one.handles.update(handles)
+        assert (await reclaiming(one, kind, wish)).delegation.delegation_type == kind
+
+    with_two(tmp_path, 1, before)
+    how = {"limits": Limits(lease=30, grace=30), "recovered": restarted(b"one", b"two", minor=1)}
+    with_two(tmp_path, 1, after, reclaim_complete=False, **how)
 
 
 @pytest.mark.parametrize("minor", MINORS)
